@@ -1,0 +1,152 @@
+// Start-up (DESIGN D8): the constructor, which is the first of all, and the start of the runtime at the first
+// pthread_create. The only file that sees everything.
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "diag/diag.h"
+#include "interpose/blocking.h"
+#include "interpose/enter.h"
+#include "interpose/thread.h"
+
+namespace vthr {
+
+namespace {
+
+enum class Phase : uint32_t { loaded, starting, fibers, native };
+// loaded -> starting   the first pthread_create, under start_lock
+// starting -> fibers | native   the same thread (release); pairs with runtime_ready's acquire load
+// fibers -> loaded     a forked child
+std::atomic<Phase> phase{Phase::loaded};
+Lock start_lock;
+const char* native_why;       // decided in the constructor: never fibers
+bool is_second_copy;
+int own_pid;
+
+bool has_go_note() {
+  bool found = false;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* arg) {
+        if (info->dlpi_name != nullptr && info->dlpi_name[0] != 0) return 1;  // the program itself comes first
+        for (int i = 0; i < info->dlpi_phnum; i++) {
+          const auto& ph = info->dlpi_phdr[i];
+          if (ph.p_type != PT_NOTE) continue;
+          auto* p = reinterpret_cast<const char*>(info->dlpi_addr + ph.p_vaddr);
+          const char* end = p + ph.p_memsz;
+          while (p + sizeof(ElfW(Nhdr)) <= end) {
+            auto* n = reinterpret_cast<const ElfW(Nhdr)*>(p);
+            p += sizeof *n;
+            if (n->n_namesz == 4 && memcmp(p, "Go", 3) == 0) *static_cast<bool*>(arg) = true;
+            p += ((n->n_namesz + 3) & ~3u) + ((n->n_descsz + 3) & ~3u);
+          }
+        }
+        return 1;
+      },
+      &found);
+  return found;
+}
+
+int make_real_thread(void* (*start)(void*), void* arg) {
+  pthread_attr_t attr;
+  pthread_attr_init(&attr);
+  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attr, 256 << 10);
+  // no signal of the program may reach a thread of ours, not even in its first instant
+  uint64_t old = sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid) | sig_bit(SIGSEGV) | sig_bit(SIGBUS) |
+                                   sig_bit(SIGFPE) | sig_bit(SIGILL) | sig_bit(SIGTRAP) | sig_bit(SIGSYS)));
+  pthread_t id;
+  int err = REAL(pthread_create)(&id, &attr, start, arg);
+  sys_set_sigmask(old);
+  pthread_attr_destroy(&attr);
+  return err;
+}
+
+void after_fork_in_child() {
+  Fiber* f = current;
+  bool in_fiber = f != nullptr && sched_running();
+  own_pid = static_cast<int>(sys_call(SYS_getpid));
+  if (in_fiber) {
+    sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
+    fiber_after_fork_in_child(f);
+  }
+  start_lock.reset();
+  parking_after_fork();
+  if (sched_running()) {
+    sched_after_fork();
+    phase.store(Phase::loaded, std::memory_order_relaxed);
+  }
+  diag_after_fork();
+}
+
+const char* reason_to_decline() {
+  if (options.disable != 0) return "VTHR_DISABLE=1";
+  if (is_second_copy) return "another copy of libvthr is loaded";
+  if (native_why != nullptr) return native_why;
+  if (real_find_default("__asan_init") != nullptr) return "AddressSanitizer in the process";
+  if (real_find_default("__tsan_init") != nullptr) return "ThreadSanitizer in the process";
+  if (has_go_note()) return "a Go program";
+  return nullptr;
+}
+
+bool start_slow() {
+  Locked hold(start_lock);
+  Phase p = phase.load(std::memory_order_relaxed);
+  if (p == Phase::fibers) return true;
+  if (p == Phase::native || p == Phase::starting) return false;
+  if (current != nullptr) current = nullptr;  // a child that forked without our handler
+  phase.store(Phase::starting, std::memory_order_relaxed);
+  const char* why = reason_to_decline();
+  if (why == nullptr) {
+    hooks.deliver_signals = deliver_signals;
+    hooks.fiber_ended = [](Fiber* f) { unpark_all(&f->life); };
+    hooks.last_fiber_ended = last_fiber_ended;
+    hooks.make_thread = make_real_thread;
+    blocking_scan_inherited();
+    why = sched_start();
+  }
+  if (why == nullptr) signals_wrap_handlers();
+  if (options.disable == 0) diag_started(why);
+  phase.store(why == nullptr ? Phase::fibers : Phase::native, std::memory_order_release);
+  return why == nullptr;
+}
+
+}  // namespace
+
+int runtime_pid() { return own_pid; }
+
+bool runtime_ready() {
+  Phase p = phase.load(std::memory_order_acquire);
+  if (VTHR_LIKELY(p == Phase::fibers)) return true;
+  return p == Phase::native ? false : start_slow();
+}
+
+}  // namespace vthr
+
+using namespace vthr;
+
+VTHR_EXPORT const char* vthr_version() { return VTHR_VERSION; }
+
+// glibc passes argc, argv and envp to constructors; `environ` is not yet set for one that runs this early.
+__attribute__((constructor)) static void construct(int, char**, char** envp) {
+  own_pid = static_cast<int>(sys_call(SYS_getpid));
+  real_init();
+  options_parse(envp);
+  is_second_copy = real_find_default("vthr_version") != reinterpret_cast<void*>(&vthr_version);
+  static char why[128];
+  const char* missing = nullptr;
+  if (!tls_init(real_find_default, &missing)) {
+    snprintf(why, sizeof why, "unknown glibc: %s", missing);
+    native_why = why;
+  }
+  diag_init();
+  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+}
+
+__attribute__((destructor)) static void destruct() { diag_at_exit(); }

@@ -1,0 +1,31 @@
+// Functions that take a pthread_t and cannot serve a fiber yet: glibc's would use a thread id that the kernel does not
+// know. They say ENOTSUP, with one line each; for real threads they pass through.
+#include <cerrno>
+#include <csignal>
+#include <pthread.h>
+
+#include "diag/diag.h"
+#include "interpose/enter.h"
+
+using namespace vthr;
+
+#define LATER(name, params, args)                        \
+  VTHR_EXPORT int name params noexcept {                 \
+    if (fiber_of(id) == nullptr) return REAL(name) args; \
+    diag_not_supported(#name);                           \
+    return ENOTSUP;                                      \
+  }
+
+VTHR_EXPORT int pthread_cancel(pthread_t id) {
+  if (fiber_of(id) == nullptr) return REAL(pthread_cancel)(id);
+  diag_not_supported("pthread_cancel");
+  return ENOTSUP;
+}
+
+LATER(pthread_getschedparam, (pthread_t id, int* policy, sched_param* param), (id, policy, param))
+LATER(pthread_setschedparam, (pthread_t id, int policy, const sched_param* param), (id, policy, param))
+LATER(pthread_setschedprio, (pthread_t id, int priority), (id, priority))
+LATER(pthread_getaffinity_np, (pthread_t id, size_t size, cpu_set_t* set), (id, size, set))
+LATER(pthread_setaffinity_np, (pthread_t id, size_t size, const cpu_set_t* set), (id, size, set))
+LATER(pthread_getcpuclockid, (pthread_t id, clockid_t* clock), (id, clock))
+LATER(pthread_sigqueue, (pthread_t id, int sig, const sigval value), (id, sig, value))

@@ -1,0 +1,167 @@
+// Processes (DESIGN D10): fork and its relatives, exec, credentials, and the ways to end.
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <grp.h>
+#include <spawn.h>
+#include <unistd.h>
+
+#include "diag/diag.h"
+#include "interpose/enter.h"
+#include "interpose/thread.h"
+
+namespace vthr {
+
+namespace {
+
+// Children of a fiber, and programs that it becomes, get the fiber's signal mask: for the length of the call the
+// worker's kernel mask is the fiber's. Hooks go native meanwhile: a vfork child shares our memory (HAZARDS 7, 11).
+class AsThread {
+ public:
+  explicit AsThread(Fiber* f) : fiber_(f) {
+    if (f == nullptr) return;
+    f->native_only++;
+    old_ = sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
+  }
+  ~AsThread() {
+    if (fiber_ == nullptr) return;
+    int saved = errno;
+    sys_set_sigmask(old_);
+    fiber_->native_only--;
+    errno = saved;
+  }
+  AsThread(const AsThread&) = delete;
+  AsThread& operator=(const AsThread&) = delete;
+
+ private:
+  Fiber* fiber_;
+  uint64_t old_ = 0;
+};
+
+// set*id: glibc marks each listed thread and waits for THREAD_SELF of each to be unmarked: that must be the worker.
+template <class F>
+VTHR_NOINLINE long with_worker_tcb(Fiber* f, F call) {
+  f->in_runtime.store(1, std::memory_order_relaxed);
+  Worker* w = f->worker.load(std::memory_order_relaxed);
+  tls_set_fs(w->tcb);
+  long r = call();
+  int err = errno;
+  tls_set_fs(f->tcb);
+  f->in_runtime.store(0, std::memory_order_relaxed);
+  if (r < 0) errno = err;
+  return r;
+}
+
+}  // namespace
+
+}  // namespace vthr
+
+using namespace vthr;
+
+#define CREDENTIAL_CALL(name, params, args)                                                       \
+  VTHR_EXPORT int name params noexcept {                                                          \
+    Fiber* f = fiber_here();                                                                      \
+    if (f == nullptr) return REAL(name) args;                                                     \
+    return static_cast<int>(with_worker_tcb(f, [&]() -> long { return REAL(name) args; }));       \
+  }
+
+CREDENTIAL_CALL(setuid, (uid_t a), (a))
+CREDENTIAL_CALL(setgid, (gid_t a), (a))
+CREDENTIAL_CALL(seteuid, (uid_t a), (a))
+CREDENTIAL_CALL(setegid, (gid_t a), (a))
+CREDENTIAL_CALL(setreuid, (uid_t a, uid_t b), (a, b))
+CREDENTIAL_CALL(setregid, (gid_t a, gid_t b), (a, b))
+CREDENTIAL_CALL(setresuid, (uid_t a, uid_t b, uid_t c), (a, b, c))
+CREDENTIAL_CALL(setresgid, (gid_t a, gid_t b, gid_t c), (a, b, c))
+CREDENTIAL_CALL(setgroups, (size_t n, const gid_t* list), (n, list))
+
+VTHR_EXPORT int initgroups(const char* user, gid_t group) {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return REAL(initgroups)(user, group);
+  return static_cast<int>(with_worker_tcb(f, [&]() -> long { return REAL(initgroups)(user, group); }));
+}
+
+// The handlers of pthread_atfork do the rest; here only the mask that the child inherits.
+VTHR_EXPORT pid_t fork() noexcept {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return REAL(fork)();
+  uint64_t all = sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
+  pid_t pid = REAL(fork)();
+  if (pid != 0) {
+    int saved = errno;
+    sys_set_sigmask(all);
+    errno = saved;
+  }
+  return pid;
+}
+
+VTHR_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                            const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
+}
+
+VTHR_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
+}
+
+VTHR_EXPORT int system(const char* command) {
+  AsThread as(fiber_here());
+  return REAL(system)(command);
+}
+
+VTHR_EXPORT FILE* popen(const char* command, const char* mode) {
+  AsThread as(fiber_here());
+  return REAL(popen)(command, mode);
+}
+
+VTHR_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(execve)(path, argv, envp);
+}
+
+VTHR_EXPORT int execv(const char* path, char* const argv[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(execv)(path, argv);
+}
+
+VTHR_EXPORT int execvp(const char* file, char* const argv[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(execvp)(file, argv);
+}
+
+VTHR_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(execvpe)(file, argv, envp);
+}
+
+VTHR_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
+  AsThread as(fiber_here());
+  return REAL(fexecve)(fd, argv, envp);
+}
+
+// ---- the ways to end: the report is written first, but not by a vfork child, which shares our memory ----
+
+namespace {
+[[noreturn]] void end_process(int code) {
+  if (sys_call(SYS_getpid) == runtime_pid()) diag_at_exit();
+  for (;;) sys_call(SYS_exit_group, code);
+}
+}  // namespace
+
+VTHR_EXPORT void _exit(int code) { end_process(code); }
+
+VTHR_EXPORT void _Exit(int code) noexcept { end_process(code); }
+
+VTHR_EXPORT void exit(int code) noexcept {
+  REAL(exit)(code);
+  __builtin_unreachable();
+}
+
+VTHR_EXPORT void quick_exit(int code) noexcept {
+  REAL(quick_exit)(code);
+  __builtin_unreachable();
+}

@@ -1,0 +1,123 @@
+// A fiber: one pthread of the program. Its record lives above its stack in a slot that is never unmapped, so a late
+// waker or a stale pthread_t finds a record, if perhaps a recycled one.
+#pragma once
+#include <cstdint>
+
+#include "runtime/context.h"
+#include "runtime/engine.h"
+#include "runtime/list.h"
+#include "runtime/stack.h"
+#include "runtime/timer.h"
+#include "runtime/wait.h"
+
+namespace vthr {
+
+struct Worker;
+struct Carrier;
+struct Fiber;
+
+// A waiter in a bucket of the parking lot. Embedded in fibers; foreign threads have one on their stack.
+struct WaitNode : ListNode {
+  const void* key = nullptr;
+  WaitWord* word = nullptr;
+  uint64_t ticket = 0;
+  Fiber* fiber = nullptr;  // nullptr: a foreign thread that sleeps on `word`
+  uint32_t tag = 0;        // the caller's: reader or writer, futex bit set
+};
+
+// Life word: joinable -> detached          pthread_detach, by compare-and-swap (acq_rel)
+//            joinable -> ended             the scheduler, after the fiber left its stack (release)
+//            detached -> free              the scheduler: the slot goes back
+//            ended -> free                 the joiner, or pthread_detach
+// Pairs: ended's release with the joiner's acquire, for the return value.
+enum Life : uint32_t { kFree, kJoinable, kDetached, kEnded };
+
+// Admission of a fiber under the cap; guarded by the admission lock.
+enum class Slotting : uint8_t { none, held, queued, released, readmit };
+
+struct Fiber {
+  void* reserved_for_pool = nullptr;  // stack.cc links free slots here
+  Context ctx;
+  void* tcb = nullptr;
+  std::atomic<Worker*> worker{nullptr};  // who runs it; written by that worker before the switch
+  ParkWord park;
+  WaitWord wait;
+  Fiber* q_next = nullptr;  // in the global queue
+
+  // Read by signal handlers on the same thread.
+  std::atomic<uint32_t> in_runtime{0};  // inside the runtime: no handler of the program may run now
+  uint32_t native_only = 0;             // hooks go native: set around vfork and its like
+  bool yielding = false;
+
+  // Identity
+  uint64_t id = 0;
+  int tid = 0;
+  char name[16] = {};
+  std::atomic<uint32_t> life{kFree};
+  std::atomic<void*> joiner{nullptr};  // pthread_t of the one that joins
+  void* (*start)(void*) = nullptr;
+  void* arg = nullptr;
+  void* result = nullptr;
+  void (*main)(Fiber*) = nullptr;  // interpose: runs start with cancellation and destructors around it
+
+  // Memory
+  Slot slot;
+  char* stack_low = nullptr;  // as pthread_getattr_np reports it, guard included
+  size_t stack_bytes = 0;
+  size_t guard_bytes = 0;
+
+  // The wait under way
+  Timer timer;
+  WaitNode node;
+  OpGroup* ops = nullptr;
+  Carrier* ops_home = nullptr;
+  std::atomic<Reason> reason{Reason::none};
+  std::atomic<const void*> wait_on{nullptr};  // lock address, or the descriptor as a number
+  std::atomic<int64_t> since{0};              // ns; when it was parked
+  ListNode nudge;                             // in a carrier's inbox: somebody asks for the end of its ring operation
+  uint64_t nudge_ticket = 0;
+  int nudge_errno = 0;
+
+  // Signals (DESIGN D12): masks and pending signals of fibers live here
+  std::atomic<uint64_t> sigmask{0};
+  std::atomic<uint64_t> pending{0};
+  bool no_restart = false;                // a handler without SA_RESTART ran since the last enter()
+  std::atomic<uint32_t> signals_taken{0};  // handlers run: a native call that returns EINTR for another reason repeats
+
+  // Admission
+  Slotting slotting = Slotting::none;
+  ListNode admission;
+  bool regains_slot = false;
+  int64_t hold_since = 0;  // first park of the current run of waits that may give the slot up
+
+  // What the last calls saw: a hint for the order of trying and waiting
+  int drained_fd = -1;
+
+  const char* native_call = nullptr;  // a call that a hook runs natively now, for pin reports
+  Fiber* all_next = nullptr;          // every record ever made, newest first
+};
+
+extern __thread Fiber* current;  // the fiber whose FS base this is; nullptr on every other thread
+
+struct FiberAttr {
+  size_t stack_bytes = 0, guard_bytes = 0;
+  void* user_stack_low = nullptr;  // the program's own stack memory (pthread_attr_setstack)
+  bool detached = false;
+};
+
+// Makes a fiber, not yet queued. 0 or EAGAIN. Fiber or foreign thread, holding no lock (malloc is called).
+int fiber_make(const FiberAttr& attr, void (*main)(Fiber*), Fiber** out);
+// Gives everything back. The scheduler (detached fiber), or the joiner.
+void fiber_free(Fiber* f);
+// The fiber whose pthread_t this is; nullptr when it is a thread that is not a fiber. Any thread.
+Fiber* fiber_of(uintptr_t pthread_id);
+// Calls visit for each record, live or not. Any thread.
+void fiber_each(void (*visit)(Fiber* f, void* arg), void* arg);
+uint64_t fiber_live_count();   // made and not yet ended
+uint64_t fiber_total_count();
+uint64_t fiber_note_end();     // the scheduler: one less alive; returns how many are left
+void fiber_after_fork();
+
+constexpr int kFirstTid = 4194304 + 1, kLastTid = (1 << 30) - 1;  // above PID_MAX_LIMIT, below a futex's flag bits
+
+}  // namespace vthr

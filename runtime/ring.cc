@@ -1,0 +1,300 @@
+#include "runtime/ring.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <liburing.h>
+#include <new>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "runtime/lock.h"
+#include "runtime/sys.h"
+
+namespace vthr {
+
+namespace {
+
+RingFeatures features;
+
+// Descriptors of the runtime, few: written at start and at hand-offs, read by the close hooks.
+constexpr size_t kMaxFds = 512;
+std::atomic<int> own_fds[kMaxFds];
+std::atomic<size_t> own_fd_count{0};
+std::atomic<int> next_high{0};
+
+// An eventfd with one read armed on a ring, so that another thread can end the owner's sleep. Each owner arms a bell
+// of its own: a read that a blocked predecessor submitted completes only through that task.
+struct Bell {
+  int fd = -1;
+  uint64_t value = 0;
+  bool armed = false;
+  Bell* next_free = nullptr;
+};
+Lock bells_lock;
+Bell* free_bells;
+
+Bell* bell_take() {
+  {
+    Locked hold(bells_lock);
+    if (free_bells != nullptr) {
+      Bell* b = free_bells;
+      free_bells = b->next_free;
+      return b;
+    }
+  }
+  int fd = static_cast<int>(sys_call(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (fd < 0) return nullptr;
+  void* memory = sys_map(sizeof(Bell));
+  if (memory == nullptr) {
+    sys_call(SYS_close, fd);
+    return nullptr;
+  }
+  auto* b = new (memory) Bell;
+  b->fd = fd_raise(fd);
+  return b;
+}
+
+void bell_give(Bell* b) {
+  Locked hold(bells_lock);
+  b->next_free = free_bells;
+  free_bells = b;
+}
+
+// The low bits of user_data say what completed.
+constexpr uint64_t kTagMask = 3, kTagOp = 0, kTagBell = 1, kTagIgnore = 2;
+
+class Ring final : public Engine {
+ public:
+  static constexpr unsigned kEntries = 512, kCompletions = 8192;
+
+  int open() {
+    io_uring_params p{};
+    p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN;
+    p.cq_entries = kCompletions;
+    int r = io_uring_queue_init_params(kEntries, &ring_, &p);
+    if (r == -EINVAL) {  // no COOP_TASKRUN before Linux 5.19
+      memset(&p, 0, sizeof p);
+      p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
+      p.cq_entries = kCompletions;
+      r = io_uring_queue_init_params(kEntries, &ring_, &p);
+    }
+    if (r < 0) return -r;
+    if ((p.features & IORING_FEAT_NODROP) == 0 || (p.features & IORING_FEAT_EXT_ARG) == 0 ||
+        (p.features & IORING_FEAT_FAST_POLL) == 0) {
+      io_uring_queue_exit(&ring_);
+      return ENOSYS;
+    }
+    io_uring_ring_dontfork(&ring_);
+    int fd = fd_raise(ring_.ring_fd);
+    ring_.ring_fd = ring_.enter_ring_fd = fd;
+    bell_.store(bell_take(), std::memory_order_release);
+    return bell_.load(std::memory_order_relaxed) == nullptr ? EMFILE : 0;
+  }
+
+  void queue(const Request& r, Op* op) override {
+    io_uring_sqe* sqe = get_sqe();
+    memset(sqe, 0, sizeof *sqe);
+    sqe->opcode = r.code;
+    sqe->ioprio = r.ioprio;
+    sqe->fd = r.fd;
+    sqe->off = r.off;
+    sqe->addr = r.addr;
+    sqe->len = r.len;
+    sqe->rw_flags = static_cast<int>(r.flags);
+    sqe->user_data = reinterpret_cast<uint64_t>(op) | kTagOp;
+    queued(1);
+    in_flight_.store(in_flight_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  void queue_cancel(Op* op) override { cancel(reinterpret_cast<uint64_t>(op) | kTagOp); }
+
+  unsigned round() override {
+    if (unsubmitted_.load(std::memory_order_relaxed) != 0) {
+      submit();
+    } else if ((__atomic_load_n(ring_.sq.kflags, __ATOMIC_RELAXED) &
+                (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0) {
+      io_uring_get_events(&ring_);
+    }
+    return reap();
+  }
+
+  unsigned sleep(int64_t deadline) override {
+    arm_bell();
+    io_uring_cqe* cqe;
+    queued(0, true);
+    if (deadline == kNever) {
+      io_uring_submit_and_wait(&ring_, 1);
+    } else {
+      int64_t left = deadline - now_ns();
+      if (left < 0) left = 0;
+      __kernel_timespec ts{left / kSecond, left % kSecond};
+      io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &ts, nullptr);
+    }
+    return reap();
+  }
+
+  void ring_bell() override {
+    uint64_t one = 1;
+    Bell* b = bell_.load(std::memory_order_acquire);
+    sys_call(SYS_write, b->fd, sys_arg(&one), sizeof one);
+  }
+
+  void new_owner() override {
+    Bell* mine = bell_take();
+    if (mine == nullptr) return;  // no descriptor left: the old bell still works, only later
+    Bell* old = bell_.exchange(mine, std::memory_order_acq_rel);
+    if (old->armed) {
+      cancel(reinterpret_cast<uint64_t>(old) | kTagBell);  // its completion gives it back
+    } else {
+      bell_give(old);
+    }
+  }
+
+  bool has_work() const override {
+    return unsubmitted_.load(std::memory_order_relaxed) != 0 ||
+           __atomic_load_n(ring_.cq.ktail, __ATOMIC_RELAXED) != __atomic_load_n(ring_.cq.khead, __ATOMIC_RELAXED);
+  }
+  uint32_t in_flight() const override { return in_flight_.load(std::memory_order_relaxed); }
+
+  void abandon() override {
+    sys_call(SYS_close, ring_.ring_fd);
+    Bell* b = bell_.load(std::memory_order_relaxed);
+    if (b != nullptr) sys_call(SYS_close, b->fd);
+  }
+
+ private:
+  io_uring_sqe* get_sqe() {
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    while (VTHR_UNLIKELY(sqe == nullptr)) {
+      submit();
+      if (unsubmitted_.load(std::memory_order_relaxed) != 0) reap();
+      sqe = io_uring_get_sqe(&ring_);
+    }
+    return sqe;
+  }
+
+  void queued(uint32_t n, bool all_submitted = false) {
+    unsubmitted_.store(all_submitted ? 0 : unsubmitted_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+
+  void submit() {
+    int r = io_uring_submit(&ring_);
+    // -EBUSY, -EAGAIN: the completion side is full or memory is short; the caller reaps and comes again
+    if (r >= 0) queued(0, true);
+    if (r == -EBUSY || r == -EAGAIN) io_uring_get_events(&ring_);
+  }
+
+  void cancel(uint64_t user_data) {
+    io_uring_sqe* sqe = get_sqe();
+    io_uring_prep_cancel64(sqe, user_data, 0);
+    sqe->user_data = kTagIgnore;
+    queued(1);
+  }
+
+  void arm_bell() {
+    Bell* b = bell_.load(std::memory_order_relaxed);
+    if (b->armed) return;
+    io_uring_sqe* sqe = get_sqe();
+    io_uring_prep_read(sqe, b->fd, &b->value, sizeof b->value, 0);
+    sqe->user_data = reinterpret_cast<uint64_t>(b) | kTagBell;
+    b->armed = true;
+    queued(1);
+  }
+
+  unsigned reap() {
+    unsigned head, n = 0, ops = 0;
+    io_uring_cqe* cqe;
+    io_uring_for_each_cqe(&ring_, head, cqe) {
+      n++;
+      uint64_t data = cqe->user_data;
+      switch (data & kTagMask) {
+        case kTagOp:
+          ops++;
+          in_flight_.store(in_flight_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+          op_finish(reinterpret_cast<Op*>(data), cqe->res);
+          break;
+        case kTagBell: {
+          auto* b = reinterpret_cast<Bell*>(data & ~kTagMask);
+          b->armed = false;
+          if (b != bell_.load(std::memory_order_relaxed)) bell_give(b);
+          break;
+        }
+        default:
+          break;
+      }
+    }
+    if (n != 0) io_uring_cq_advance(&ring_, n);
+    return ops;
+  }
+
+  io_uring ring_{};
+  std::atomic<Bell*> bell_{nullptr};
+  std::atomic<uint32_t> unsubmitted_{0}, in_flight_{0};
+};
+
+void probe() {
+  static bool once;
+  if (once) return;
+  once = true;
+  io_uring_probe* p = io_uring_get_probe();
+  if (p == nullptr) return;
+  // POLL_FIRST came with Linux 5.19, as did IORING_OP_SOCKET; an unknown flag in ioprio gives -EINVAL before
+  features.poll_first = io_uring_opcode_supported(p, IORING_OP_SOCKET) != 0;
+  io_uring_free_probe(p);
+}
+
+}  // namespace
+
+const RingFeatures& ring_features() { return features; }
+
+Engine* ring_make(int* err) {
+  probe();
+  void* memory = sys_map(round_up(sizeof(Ring), kPage));
+  if (memory == nullptr) {
+    *err = ENOMEM;
+    return nullptr;
+  }
+  auto* ring = new (memory) Ring;
+  *err = ring->open();
+  return *err == 0 ? ring : nullptr;
+}
+
+int fd_raise(int fd) {
+  int high = next_high.load(std::memory_order_relaxed);
+  if (high == 0) {
+    rlimit lim{};
+    getrlimit(RLIMIT_NOFILE, &lim);
+    high = lim.rlim_cur > 65536 ? 65536 : static_cast<int>(lim.rlim_cur);
+  }
+  for (int tries = 0, target = high - 1; target > fd && tries < 512; target--, tries++) {
+    if (sys_call(SYS_fcntl, target, F_GETFD) >= 0) continue;  // in use
+    long r = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, target);
+    if (r < 0) break;
+    sys_call(SYS_close, fd);
+    fd = static_cast<int>(r);
+    next_high.store(fd, std::memory_order_relaxed);
+    break;
+  }
+  size_t i = own_fd_count.fetch_add(1, std::memory_order_relaxed);
+  if (i < kMaxFds) own_fds[i].store(fd, std::memory_order_release);
+  return fd;
+}
+
+bool fd_is_ours(int fd) {
+  size_t n = own_fd_count.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < n && i < kMaxFds; i++) {
+    if (own_fds[i].load(std::memory_order_relaxed) == fd) return fd != 0 || n != 0;
+  }
+  return false;
+}
+
+void ring_after_fork() {
+  Locked hold(bells_lock);
+  free_bells = nullptr;
+  own_fd_count.store(0, std::memory_order_relaxed);
+  next_high.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace vthr

@@ -1,0 +1,13 @@
+// What interpose may use of the runtime.
+#pragma once
+#include "runtime/admission.h"
+#include "runtime/base.h"
+#include "runtime/fiber.h"
+#include "runtime/op.h"
+#include "runtime/options.h"
+#include "runtime/parking.h"
+#include "runtime/ring.h"
+#include "runtime/sched.h"
+#include "runtime/sys.h"
+#include "runtime/tls.h"
+#include "runtime/wait.h"

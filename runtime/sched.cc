@@ -1,0 +1,359 @@
+#include "runtime/sched.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <new>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include "runtime/admission.h"
+#include "runtime/options.h"
+#include "runtime/ring.h"
+#include "runtime/sys.h"
+#include "runtime/tls.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+namespace vthr {
+
+Counters counters;
+RuntimeHooks hooks;
+Carrier* carriers[64];
+int carrier_count;
+std::atomic<uint32_t>* alive_word;
+
+namespace {
+
+constexpr size_t kWorkerStack = 256 << 10;
+constexpr int kSparesKept = 2;  // a worker must be at hand when the malloc that pthread_create calls is locked
+
+Lock global_lock;
+Fiber *global_head, *global_tail;
+std::atomic<size_t> global_size{0};
+
+std::atomic<int> idle_carriers{0};
+std::atomic<int> spinners{0};
+std::atomic<uint32_t> next_bell{0};
+
+Lock spares_lock;
+Worker* spares;
+int spare_count;
+std::atomic<int> workers{0};
+std::atomic<int> workers_coming{0};
+std::atomic<Worker*> workers_list{nullptr};
+std::atomic<uint32_t> next_worker_id{0};
+bool running;
+
+int default_carriers() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cpus = 1;
+  if (sys_call(SYS_sched_getaffinity, 0, sizeof set, sys_arg(&set)) > 0) cpus = CPU_COUNT(&set);
+  // cgroup v2: "quota period" or "max period"
+  char text[64] = {};
+  long fd = sys_call(SYS_openat, AT_FDCWD, sys_arg("/sys/fs/cgroup/cpu.max"), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    sys_call(SYS_read, fd, sys_arg(text), sizeof text - 1);
+    sys_call(SYS_close, fd);
+    long quota = 0, period = 0;
+    if (sscanf(text, "%ld %ld", &quota, &period) == 2 && period > 0) {
+      int limit = static_cast<int>((quota + period - 1) / period);
+      if (limit >= 1 && limit < cpus) cpus = limit;
+    }
+  }
+  return cpus < 1 ? 1 : cpus > 64 ? 64 : cpus;
+}
+
+}  // namespace
+
+// ---- the global queue: overflow, fibers made or woken by threads without a carrier, and robbed fibers ----
+
+void queue_globally(Fiber* first, Fiber* last, size_t n) {
+  last->q_next = nullptr;
+  Locked hold(global_lock);
+  if (global_tail != nullptr) {
+    global_tail->q_next = first;
+  } else {
+    global_head = first;
+  }
+  global_tail = last;
+  global_size.store(global_size.load(std::memory_order_relaxed) + n, std::memory_order_release);
+}
+
+// A fair share of the global queue: the first is returned, the others go to the carrier's queue.
+Fiber* take_globally(Carrier* c) {
+  if (global_size.load(std::memory_order_relaxed) == 0) return nullptr;
+  Locked hold(global_lock);
+  size_t n = global_size.load(std::memory_order_relaxed);
+  if (n == 0) return nullptr;
+  size_t share = n / static_cast<size_t>(carrier_count) + 1;
+  if (share > n) share = n;
+  if (share > 64) share = 64;
+  Fiber* first = nullptr;
+  size_t taken = 0;
+  while (taken < share) {
+    Fiber* f = global_head;
+    Fiber* next = f->q_next;
+    if (first == nullptr) {
+      first = f;
+    } else if (!c->runq.push(f)) {
+      break;
+    }
+    global_head = next;
+    taken++;
+  }
+  if (global_head == nullptr) global_tail = nullptr;
+  global_size.store(n - taken, std::memory_order_relaxed);
+  return first;
+}
+
+size_t global_queue_size() { return global_size.load(std::memory_order_relaxed); }
+
+bool work_anywhere() {
+  if (global_size.load(std::memory_order_acquire) != 0) return true;
+  for (int i = 0; i < carrier_count; i++) {
+    if (!carriers[i]->runq.empty()) return true;
+  }
+  return false;
+}
+
+Fiber* steal_for(Carrier* c) {
+  for (int i = 1; i < carrier_count; i++) {
+    Carrier* victim = carriers[(c->id + static_cast<uint32_t>(i)) % static_cast<uint32_t>(carrier_count)];
+    Fiber* f = victim->runq.steal_into(c->runq);
+    if (f != nullptr) return f;
+  }
+  return nullptr;
+}
+
+// ---- waking carriers ----
+
+void note_idle(int change) {
+  idle_carriers.fetch_add(change, std::memory_order_seq_cst);
+}
+int idle_carrier_count() { return idle_carriers.load(std::memory_order_seq_cst); }
+void stop_spinning() { spinners.store(0, std::memory_order_seq_cst); }
+
+void wake_one() {
+  RealAtomics::fence();
+  if (idle_carriers.load(std::memory_order_relaxed) == 0 || spinners.load(std::memory_order_relaxed) != 0) return;
+  int none = 0;
+  if (!spinners.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
+  uint32_t from = next_bell.fetch_add(1, std::memory_order_relaxed);
+  for (int i = 0; i < carrier_count; i++) {
+    Carrier* c = carriers[(from + static_cast<uint32_t>(i)) % static_cast<uint32_t>(carrier_count)];
+    if (c->bell.ring(true)) {
+      c->engine->ring_bell();
+      return;
+    }
+  }
+  stop_spinning();
+}
+
+namespace {
+// The carrier of the caller, if it owns one now: an entered fiber, or the scheduler.
+Carrier* own_carrier() {
+  Fiber* f = current;
+  if (f != nullptr) {
+    if (f->in_runtime.load(std::memory_order_relaxed) == 0) return nullptr;
+    Worker* w = f->worker.load(std::memory_order_relaxed);
+    return w->state.load(std::memory_order_relaxed) == kRuntime ? w->carrier : nullptr;
+  }
+  Worker* w = this_worker;
+  return w != nullptr && w->state.load(std::memory_order_relaxed) == kRuntime ? w->carrier : nullptr;
+}
+}  // namespace
+
+void ready(Fiber* f) {
+  Carrier* c = own_carrier();
+  if (c == nullptr || !c->runq.push(f)) queue_globally(f, f, 1);
+  wake_one();
+}
+
+void unpark(Fiber* f) {
+  if (!f->park.unpark()) return;
+  if (admission_gate(f)) ready(f);
+}
+
+bool arm_timer(Fiber* f, uint64_t ticket, int64_t deadline) {
+  f->timer.when = deadline;
+  f->timer.ticket = ticket;
+  return f->worker.load(std::memory_order_relaxed)->carrier->timers.arm(&f->timer);
+}
+
+void nudge(Fiber* f, uint64_t ticket, int err) {
+  Carrier* home = f->ops_home;
+  {
+    Locked hold(home->inbox_lock);
+    if (!f->wait.end(ticket, WaitWord::nudged)) return;
+    f->nudge_ticket = ticket;
+    f->nudge_errno = err;
+    if (f->nudge.linked()) return;
+    home->inbox.push_back(&f->nudge);
+    home->inbox_count.fetch_add(1, std::memory_order_release);
+  }
+  RealAtomics::fence();
+  if (home->bell.ring(false)) home->engine->ring_bell();
+}
+
+int launch(Fiber* f) {
+  int r = admission_enter(f);
+  if (r < 0) return -r;
+  if (r == 0) ready(f);
+  return 0;
+}
+
+// ---- workers ----
+
+bool make_worker() {
+  void* memory = sys_map(round_up(sizeof(Worker), kPage));
+  if (memory == nullptr) return false;
+  auto* w = new (memory) Worker;
+  w->id = next_worker_id.fetch_add(1, std::memory_order_relaxed);
+  w->all_next = workers_list.load(std::memory_order_relaxed);
+  workers.fetch_add(1, std::memory_order_relaxed);
+  workers_coming.fetch_add(1, std::memory_order_relaxed);
+  if (hooks.make_thread(worker_main, w) != 0) {
+    workers.fetch_sub(1, std::memory_order_relaxed);
+    workers_coming.fetch_sub(1, std::memory_order_relaxed);
+    sys_unmap(memory, round_up(sizeof(Worker), kPage));
+    return false;
+  }
+  while (!workers_list.compare_exchange_weak(w->all_next, w, std::memory_order_release)) {
+  }
+  return true;
+}
+
+Worker* all_workers() { return workers_list.load(std::memory_order_acquire); }
+int worker_count() { return workers.load(std::memory_order_relaxed); }
+
+void give_spare(Worker* w) {
+  Locked hold(spares_lock);
+  if (workers_coming.load(std::memory_order_relaxed) > 0 && w->rounds == 0) {
+    workers_coming.fetch_sub(1, std::memory_order_relaxed);
+    w->rounds = 1;
+  }
+  w->state.store(kSpare, std::memory_order_relaxed);
+  w->idle_since.store(now_ns(), std::memory_order_relaxed);
+  w->next_spare = spares;
+  spares = w;
+  spare_count++;
+}
+
+Worker* take_spare() {
+  Worker *w, *maker = nullptr;
+  {
+    Locked hold(spares_lock);
+    w = spares;
+    if (w == nullptr) return nullptr;
+    spares = w->next_spare;
+    spare_count--;
+    if (spare_count < kSparesKept && spares != nullptr && workers_coming.load(std::memory_order_relaxed) == 0) {
+      maker = spares;
+      spares = maker->next_spare;
+      spare_count--;
+    }
+  }
+  if (maker != nullptr) {
+    maker->wake.store(2, std::memory_order_release);
+    sys_futex_wake(&maker->wake);
+  }
+  return w;
+}
+
+void give_carrier(Worker* w, Carrier* c) {
+  w->carrier = c;
+  w->wake.store(1, std::memory_order_release);
+  sys_futex_wake(&w->wake);
+}
+
+// ---- start ----
+
+bool sched_running() { return running; }
+
+const char* sched_start() {
+  static char why[96];
+  void* word = sys_map(kPage);
+  if (word == nullptr) return "out of memory";
+  if (sys_call(SYS_madvise, sys_arg(word), kPage, MADV_WIPEONFORK) != 0) {
+    sys_unmap(word, kPage);
+    return "madvise(MADV_WIPEONFORK) refused";
+  }
+  stack_init(sizeof(Fiber));
+  int n = options.carriers != 0 ? options.carriers : default_carriers();
+  for (int i = 0; i < n; i++) {
+    void* memory = sys_map(round_up(sizeof(Carrier), kPage));
+    int err = ENOMEM;
+    Engine* e = memory != nullptr ? ring_make(&err) : nullptr;
+    if (e == nullptr) {
+      for (int k = 0; k < i; k++) carriers[k]->engine->abandon();
+      snprintf(why, sizeof why, "io_uring refused: %s", strerrorname_np(err));
+      return why;
+    }
+    auto* c = new (memory) Carrier;
+    c->id = static_cast<uint32_t>(i);
+    c->engine = e;
+    carriers[i] = c;
+  }
+  carrier_count = n;
+  running = true;
+  // The first worker measures what a fiber's TCB must contain.
+  if (!make_worker()) return "a kernel thread was refused";
+  while (workers_coming.load(std::memory_order_acquire) != 0) sys_call(SYS_sched_yield);
+  for (int i = 1; i < n + kSparesKept; i++) {
+    if (!make_worker() && i < n) return "a kernel thread was refused";
+  }
+  alive_word = static_cast<std::atomic<uint32_t>*>(word);
+  for (int given = 0; given < n;) {
+    Worker* w;
+    {
+      Locked hold(spares_lock);
+      w = spares;
+      if (w != nullptr) {
+        spares = w->next_spare;
+        spare_count--;
+      }
+    }
+    if (w == nullptr) {
+      sys_call(SYS_sched_yield);
+      continue;
+    }
+    give_carrier(w, carriers[given++]);
+  }
+  alive_word->store(1, std::memory_order_release);
+  if (!sysmon_start()) return "a kernel thread was refused";
+  return nullptr;
+}
+
+void sched_after_fork() {
+  if (!running) return;
+  for (int i = 0; i < carrier_count; i++) carriers[i]->engine->abandon();
+  ring_after_fork();
+  carrier_count = 0;
+  running = false;
+  alive_word = nullptr;
+  new (&counters) Counters;
+  global_lock.reset();
+  global_head = global_tail = nullptr;
+  global_size.store(0, std::memory_order_relaxed);
+  idle_carriers.store(0, std::memory_order_relaxed);
+  spinners.store(0, std::memory_order_relaxed);
+  spares_lock.reset();
+  spares = nullptr;
+  spare_count = 0;
+  workers.store(0, std::memory_order_relaxed);
+  workers_coming.store(0, std::memory_order_relaxed);
+  workers_list.store(nullptr, std::memory_order_relaxed);
+  next_worker_id.store(0, std::memory_order_relaxed);
+  stack_after_fork();
+  fiber_after_fork();
+  admission_after_fork();
+  sysmon_after_fork();
+}
+
+}  // namespace vthr

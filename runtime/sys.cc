@@ -1,0 +1,21 @@
+#include "runtime/sys.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+namespace vthr {
+
+uint64_t sys_set_sigmask(uint64_t mask) {
+  uint64_t old = 0;
+  sys_call(SYS_rt_sigprocmask, SIG_SETMASK, sys_arg(&mask), sys_arg(&old), 8);
+  return old;
+}
+
+void* sys_map(uint64_t bytes) {
+  long r = sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return r < 0 && r > -4096 ? nullptr : reinterpret_cast<void*>(r);
+}
+
+void sys_unmap(void* p, uint64_t bytes) { sys_call(SYS_munmap, sys_arg(p), bytes); }
+
+}  // namespace vthr
