@@ -120,6 +120,8 @@ bool start_slow() {
 }  // namespace
 
 int runtime_pid() { return own_pid; }
+void process_ends() { diag_at_exit(); }
+void not_supported(const char* function) { diag_not_supported(function); }
 
 bool runtime_ready() {
   Phase p = phase.load(std::memory_order_acquire);

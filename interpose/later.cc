@@ -4,21 +4,21 @@
 #include <csignal>
 #include <pthread.h>
 
-#include "diag/diag.h"
 #include "interpose/enter.h"
+#include "interpose/thread.h"
 
 using namespace vthr;
 
 #define LATER(name, params, args)                        \
   VTHR_EXPORT int name params noexcept {                 \
     if (fiber_of(id) == nullptr) return REAL(name) args; \
-    diag_not_supported(#name);                           \
+    not_supported(#name);                           \
     return ENOTSUP;                                      \
   }
 
 VTHR_EXPORT int pthread_cancel(pthread_t id) {
   if (fiber_of(id) == nullptr) return REAL(pthread_cancel)(id);
-  diag_not_supported("pthread_cancel");
+  not_supported("pthread_cancel");
   return ENOTSUP;
 }
 

@@ -7,7 +7,6 @@
 #include <spawn.h>
 #include <unistd.h>
 
-#include "diag/diag.h"
 #include "interpose/enter.h"
 #include "interpose/thread.h"
 
@@ -147,7 +146,7 @@ VTHR_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept
 
 namespace {
 [[noreturn]] void end_process(int code) {
-  if (sys_call(SYS_getpid) == runtime_pid()) diag_at_exit();
+  if (sys_call(SYS_getpid) == runtime_pid()) process_ends();
   for (;;) sys_call(SYS_exit_group, code);
 }
 }  // namespace

@@ -6,6 +6,8 @@ namespace vthr {
 
 // init.cc. Brings the runtime up at the first pthread_create; false: this process runs natively.
 bool runtime_ready();
+void process_ends();                      // the last report; from _exit and its like, any thread
+void not_supported(const char* function);  // says once that it returns ENOTSUP on a fiber
 int runtime_pid();  // the process that our memory belongs to: a vfork child has another
 // thread.cc
 void fiber_after_fork_in_child(Fiber* f);  // f is the child's only thread now, a kernel thread with f's TCB

@@ -54,6 +54,9 @@ class Engine {
   virtual void new_owner() = 0;
   // Something waits for the owner: completions, or requests that are not yet in the kernel. Any thread, a snapshot.
   virtual bool has_work() const = 0;
+  // Is a request that names `fd` queued and not yet in the kernel? May say yes for another descriptor. Any thread.
+  virtual bool has_unsubmitted(int fd) const = 0;
+  virtual uint32_t submissions() const = 0;   // grows whenever queued requests reach the kernel. Any thread
   virtual uint32_t in_flight() const = 0;  // any thread, a snapshot
   // Forked child: closes what it inherited.
   virtual void abandon() = 0;

@@ -47,7 +47,6 @@ struct Fiber {
   // Read by signal handlers on the same thread.
   std::atomic<uint32_t> in_runtime{0};  // inside the runtime: no handler of the program may run now
   uint32_t native_only = 0;             // hooks go native: set around vfork and its like
-  bool yielding = false;
 
   // Identity
   uint64_t id = 0;

@@ -5,8 +5,9 @@
 #include <fcntl.h>
 #include <new>
 
-#include "runtime/inspect.h"
 #include "runtime/pins.h"
+#include "runtime/sched.h"
+#include "runtime/sys.h"
 
 namespace vthr {
 

@@ -104,6 +104,7 @@ class Ring final : public Engine {
     sqe->len = r.len;
     sqe->rw_flags = static_cast<int>(r.flags);
     sqe->user_data = reinterpret_cast<uint64_t>(op) | kTagOp;
+    unsubmitted_fds_.store(unsubmitted_fds_.load(std::memory_order_relaxed) | fd_bit(r.fd), std::memory_order_release);
     queued(1);
     in_flight_.store(in_flight_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
@@ -123,7 +124,7 @@ class Ring final : public Engine {
   unsigned sleep(int64_t deadline) override {
     arm_bell();
     io_uring_cqe* cqe;
-    queued(0, true);
+    submit();  // the requests are in the kernel before others may see that nothing is queued
     if (deadline == kNever) {
       io_uring_submit_and_wait(&ring_, 1);
     } else {
@@ -156,6 +157,10 @@ class Ring final : public Engine {
     return unsubmitted_.load(std::memory_order_relaxed) != 0 ||
            __atomic_load_n(ring_.cq.ktail, __ATOMIC_RELAXED) != __atomic_load_n(ring_.cq.khead, __ATOMIC_RELAXED);
   }
+  bool has_unsubmitted(int fd) const override {
+    return (unsubmitted_fds_.load(std::memory_order_acquire) & fd_bit(fd)) != 0;
+  }
+  uint32_t submissions() const override { return submissions_.load(std::memory_order_acquire); }
   uint32_t in_flight() const override { return in_flight_.load(std::memory_order_relaxed); }
 
   void abandon() override {
@@ -176,7 +181,13 @@ class Ring final : public Engine {
   }
 
   void queued(uint32_t n, bool all_submitted = false) {
-    unsubmitted_.store(all_submitted ? 0 : unsubmitted_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    if (all_submitted) {
+      submissions_.store(submissions_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+      unsubmitted_.store(0, std::memory_order_release);
+      unsubmitted_fds_.store(0, std::memory_order_release);
+    } else {
+      unsubmitted_.store(unsubmitted_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
   }
 
   void submit() {
@@ -229,9 +240,12 @@ class Ring final : public Engine {
     return ops;
   }
 
+  static uint64_t fd_bit(int fd) { return 1ull << (static_cast<unsigned>(fd) & 63); }
+
   io_uring ring_{};
+  std::atomic<uint64_t> unsubmitted_fds_{0};  // bit fd % 64
   std::atomic<Bell*> bell_{nullptr};
-  std::atomic<uint32_t> unsubmitted_{0}, in_flight_{0};
+  std::atomic<uint32_t> unsubmitted_{0}, submissions_{0}, in_flight_{0};
 };
 
 void probe() {

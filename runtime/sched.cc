@@ -8,9 +8,11 @@
 #include <new>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "runtime/admission.h"
 #include "runtime/options.h"
+#include "runtime/pins.h"
 #include "runtime/ring.h"
 #include "runtime/sys.h"
 #include "runtime/tls.h"
@@ -210,6 +212,11 @@ int launch(Fiber* f) {
 
 // ---- workers ----
 
+bool may_make_worker() {
+  return workers.load(std::memory_order_relaxed) < options.max_workers &&
+         workers_coming.load(std::memory_order_relaxed) == 0;
+}
+
 bool make_worker() {
   void* memory = sys_map(round_up(sizeof(Worker), kPage));
   if (memory == nullptr) return false;
@@ -246,24 +253,44 @@ void give_spare(Worker* w) {
 }
 
 Worker* take_spare() {
-  Worker *w, *maker = nullptr;
+  Worker* w;
+  bool few;
   {
     Locked hold(spares_lock);
     w = spares;
-    if (w == nullptr) return nullptr;
-    spares = w->next_spare;
-    spare_count--;
-    if (spare_count < kSparesKept && spares != nullptr && workers_coming.load(std::memory_order_relaxed) == 0) {
-      maker = spares;
-      spares = maker->next_spare;
+    if (w != nullptr) {
+      spares = w->next_spare;
       spare_count--;
     }
+    few = spare_count < kSparesKept;
   }
-  if (maker != nullptr) {
-    maker->wake.store(2, std::memory_order_release);
-    sys_futex_wake(&maker->wake);
-  }
+  if (few && may_make_worker()) ask_for_worker();
   return w;
+}
+
+namespace {
+// The maker thread makes workers on request. sysmon cannot: it has a descriptor table of its own, which its threads
+// would inherit (seen: OpenJDK's class file descriptor was not there on such a worker), and the malloc in
+// pthread_create may be locked by the very fiber that is pinned.
+std::atomic<uint32_t> wanted{0};
+
+void* maker_main(void*) {
+  sys_call(SYS_prctl, PR_SET_NAME, sys_arg("vthr-maker"));
+  for (;;) {
+    while (wanted.exchange(0, std::memory_order_acquire) == 0) sys_futex_wait(&wanted, 0);
+    if (!make_worker()) {
+      static bool said;
+      if (!said) alarm_post("alarm the kernel refused a thread; trying again");
+      said = true;
+    }
+  }
+  return nullptr;
+}
+}  // namespace
+
+void ask_for_worker() {
+  wanted.store(1, std::memory_order_release);
+  sys_futex_wake(&wanted);
 }
 
 void give_carrier(Worker* w, Carrier* c) {
@@ -325,6 +352,7 @@ const char* sched_start() {
     }
     give_carrier(w, carriers[given++]);
   }
+  if (hooks.make_thread(maker_main, nullptr) != 0) return "a kernel thread was refused";
   alive_word->store(1, std::memory_order_release);
   if (!sysmon_start()) return "a kernel thread was refused";
   return nullptr;

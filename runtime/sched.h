@@ -82,7 +82,7 @@ struct alignas(kCacheLine) Worker {
   int tid = 0;
   enum After : uint8_t { kNothing, kPark, kYield, kExit, kRequeue } after = kNothing;  // what the fiber left for it
   bool spinning = false;
-  std::atomic<uint32_t> wake{0};      // futex of a spare: 1 when a carrier was given, 2 when a worker must be made
+  std::atomic<uint32_t> wake{0};      // futex of a spare: 1 when a carrier was given, 2 to end
   Worker* next_spare = nullptr;
   Worker* all_next = nullptr;
   uint64_t rounds = 0;
@@ -151,14 +151,16 @@ extern Carrier* carriers[];
 extern int carrier_count;
 size_t global_queue_size();
 Worker* all_workers();
-// A spare worker, or nullptr; asks for a new one when few are left.
+// A spare worker, or nullptr; asks the maker for a new one when few are left.
 Worker* take_spare();
 void give_spare(Worker* w);
 void give_carrier(Worker* w, Carrier* c);
 int worker_count();
 void wake_one();  // if a carrier sleeps and nobody looks for work already: wake it. Any thread
 void* worker_main(void* worker);
-bool make_worker();  // one more spare; false when the kernel refuses. Foreign thread or spare worker
+bool may_make_worker();  // below VTHR_MAX_WORKERS, and none is on its way
+bool make_worker();      // one more spare; false when the kernel refuses. Start, and the maker thread
+void ask_for_worker();   // wakes the maker thread. Any thread
 
 // Hooks of upper layers, set before start.
 struct RuntimeHooks {

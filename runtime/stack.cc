@@ -110,13 +110,15 @@ SlotClass* class_of(size_t stack_bytes, size_t guard_bytes) {
   if (c == nullptr) return nullptr;
   c->stack_bytes = stack_bytes;
   c->guard_bytes = guard_bytes;
-  c->slot_bytes = round_up(stack_bytes + record_size + tls_block_size(), kPage);
+  // As in glibc, record and TLS block lie inside the size that was asked for: the guard is right below, the end right
+  // above what pthread_getattr_np says.
+  c->slot_bytes = stack_bytes != 0 ? stack_bytes : round_up(record_size + tls_block_size(), kPage);
   c->next = classes.load(std::memory_order_relaxed);
   classes.store(c, std::memory_order_release);
   return c;
 }
 
-// The record sits right above the stack's page-aligned end minus what record and TLS need: both share its last pages.
+// From the top: TLS block, record, stack; a small fiber touches two pages.
 Slot slot_at(char* low, SlotClass* c) {
   Slot s;
   s.low = low;

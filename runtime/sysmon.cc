@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "runtime/admission.h"
-#include "runtime/inspect.h"
 #include "runtime/options.h"
 #include "runtime/pins.h"
 #include "runtime/sched.h"
@@ -101,7 +100,10 @@ bool others_wait(Carrier* c, int64_t now) {
 bool hand_off(Worker* w) {
   Carrier* c = w->carrier;
   Worker* spare = take_spare();
-  if (spare == nullptr) return false;
+  if (spare == nullptr) {
+    if (may_make_worker()) ask_for_worker();
+    return false;
+  }
   uint32_t s = kUser;
   if (!w->state.compare_exchange_strong(s, kRobbed, std::memory_order_acq_rel)) {
     give_spare(spare);
@@ -277,11 +279,7 @@ void more_workers(int64_t now) {
              worker_count());
     alarm_post(line);
   }
-  if (!make_worker()) {
-    static bool said;
-    if (!said) alarm_post("alarm the kernel refused a thread; trying again");
-    said = true;
-  }
+  ask_for_worker();
 }
 
 void* sysmon_main(void*) {

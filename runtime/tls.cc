@@ -156,11 +156,12 @@ bool tls_init(void* (*find)(const char* name), const char** why) {
     *why = name;
     return false;
   };
-  auto field = [&](const char* name, size_t* offset, size_t* count = nullptr) {
+  auto field = [&](const char* name, size_t* offset, size_t* count = nullptr, size_t* pointers = nullptr) {
     auto* d = static_cast<const Descriptor*>(find(name));
     if (d == nullptr) return missing(name);
     *offset = d->offset;
     if (count != nullptr) *count = d->count;
+    if (pointers != nullptr) *pointers = d->bits / 8 / sizeof(void*);
     return true;
   };
   auto size = [&](const char* name, size_t* bytes) {
@@ -172,7 +173,7 @@ bool tls_init(void* (*find)(const char* name), const char** why) {
   size_t user = 0, slots = 0;
   if (!size("_thread_db_sizeof_pthread", &L.tcb_size) || !field("_thread_db_pthread_tid", &L.tid) ||
       !field("_thread_db_pthread_list", &L.list) ||
-      !field("_thread_db_pthread_specific", &L.specific, &L.level1_count) ||
+      !field("_thread_db_pthread_specific", &L.specific, nullptr, &L.level1_count) ||
       !field("_thread_db_pthread_cancelhandling", &L.cancelhandling) ||
       !size("_thread_db_sizeof_pthread_key_data", &L.key_data_size) ||
       !field("_thread_db_pthread_key_data_seq", &L.key_data_seq) ||

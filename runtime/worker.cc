@@ -194,12 +194,7 @@ void* worker_main(void* arg) {
     while ((why = w->wake.exchange(0, std::memory_order_acquire)) == 0) sys_futex_wait(&w->wake, 0);
     w->sleeps.store(false, std::memory_order_relaxed);
     w->own_waits.fetch_add(voluntary_switches() - before, std::memory_order_relaxed);
-    if (why == 2) {
-      make_worker();
-      give_spare(w);
-      continue;
-    }
-    if (why == 3) break;
+    if (why == 2) break;
     Carrier* c = w->carrier;
     w->state.store(kRuntime, std::memory_order_relaxed);
     if (c->worker.exchange(w, std::memory_order_acq_rel) != nullptr) c->engine->new_owner();

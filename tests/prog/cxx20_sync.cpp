@@ -1,5 +1,6 @@
 // C++20: atomic wait and notify, semaphore, latch, barrier, jthread with stop tokens.
 // cflags: -std=c++20
+
 #include "check.h"
 
 #include <atomic>
@@ -124,7 +125,7 @@ static void stopping() {
 
 int main() {
   check_begin();
-  turns<int>("atomic int");          // waited for with the futex itself
+  turns<int>("atomic int");             // waited for with the futex itself
   turns<unsigned char>("atomic char");  // waited for through the library's table
   turns<long>("atomic long");
   flags();

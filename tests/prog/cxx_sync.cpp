@@ -1,5 +1,6 @@
 // The C++ library's locks and threads: mutex, recursive and timed, shared_mutex, condition_variable, call_once, async.
 // cflags: -std=c++17
+
 #include "check.h"
 
 #include <atomic>
@@ -54,7 +55,8 @@ static void locks() {
       a++;
     }
   });
-  CHECK(a == 2 * 16 * 300 && b == 16 * 300 && c == 16 * 300 && d == 16 * 75, "counted %ld %ld %ld %ld", a, b, c, d);
+  CHECK(a == 2 * 16 * 300 && b == 16 * 300 && c == 16 * 300 && d == 16 * 75, "counted %ld %ld %ld %ld", a, b,
+        c, d);
   std::timed_mutex held;
   held.lock();
   std::thread([&] {
@@ -107,7 +109,8 @@ static void queue() {
   CHECK(sum == 4 * 500500, "sum %ld", sum.load());
   std::unique_lock<std::mutex> hold(lock);
   CHECK(!any.wait_for(hold, 30ms, [] { return false; }), "a wait for what never comes");
-  CHECK(filled.wait_until(hold, std::chrono::system_clock::now() - 1s) == std::cv_status::timeout, "time in the past");
+  CHECK(filled.wait_until(hold, std::chrono::system_clock::now() - 1s) == std::cv_status::timeout,
+        "time in the past");
 }
 
 // Static locals and call_once: made once, others wait meanwhile.

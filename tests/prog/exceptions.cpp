@@ -1,4 +1,5 @@
 // C++ exceptions belong to their thread: thrown, caught, rethrown and in flight across sleeps, and after unwinding.
+
 #include "check.h"
 
 #include <atomic>

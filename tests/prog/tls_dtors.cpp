@@ -1,4 +1,5 @@
 // C++ thread_local objects: constructed on first use, destroyed in reverse order, before key destructors.
+
 #include "check.h"
 
 #include <atomic>

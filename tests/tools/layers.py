@@ -11,18 +11,17 @@ import sys
 
 # runtime/, bottom row first. A file may include its own row and the rows above it in this list.
 RUNTIME = [
-    'base sys options tls list',
-    'lock counters trace',
-    'stack wait_reasons wait',
-    'context fiber',
-    'runq timer engine ring epoll',
-    'worker sched sysmon',
-    'parking op admission',
+    'base sys options list lock counters trace tls',
+    'stack wait_reasons wait context runq timer engine',
+    'fiber',
+    'ring epoll',
+    # who waits and who schedules need each other: an unpark passes admission, a timer ends a ring operation
+    'worker sched sysmon pins parking op admission',
     'runtime inspect',
 ]
 INTERPOSE = ('symbols syscalls real enter blocking io socket poll file time thread tsd cancel mutex cond rwlock sem barrier '
-             'once futex c11 process signal dl libc_entry init')
-DIAG = 'pin report waits dump unwind deadlock stats vthr'
+             'once futex c11 process vfork signal later dl libc_entry init')
+DIAG = 'diag log pin report waits dump unwind deadlock stats vthr syscall_names'
 
 # What may be used only in the named files. dlsym: unwind needs it for the library that it loads itself.
 ONLY = [

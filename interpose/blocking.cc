@@ -1,0 +1,143 @@
+#include "interpose/blocking.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+namespace vthr {
+
+namespace {
+
+constexpr int kHints = 65536;
+std::atomic<FdKind> hints[kHints];  // zero pages until used
+std::atomic<bool> timeouts_exist{false};
+
+}  // namespace
+
+FdKind fd_hint(int fd) {
+  return fd >= 0 && fd < kHints ? hints[fd].load(std::memory_order_relaxed) : FdKind::unknown;
+}
+void fd_set_hint(int fd, FdKind kind) {
+  if (fd >= 0 && fd < kHints) hints[fd].store(kind, std::memory_order_relaxed);
+}
+void fd_forget(int fd) { fd_set_hint(fd, FdKind::unknown); }
+
+bool fd_nonblocking(int fd) {
+  long flags = sys_call(SYS_fcntl, fd, F_GETFL);
+  return flags >= 0 && (flags & O_NONBLOCK) != 0;
+}
+
+namespace {
+int64_t timeout_of(int fd, int optname) {
+  timeval tv{};
+  socklen_t len = sizeof tv;
+  if (sys_call(SYS_getsockopt, fd, SOL_SOCKET, optname, sys_arg(&tv), sys_arg(&len)) != 0) return 0;
+  return tv.tv_sec * kSecond + tv.tv_usec * kMicro;
+}
+}  // namespace
+
+int64_t socket_deadline(int fd, int optname) {
+  if (VTHR_LIKELY(!timeouts_exist.load(std::memory_order_relaxed))) return kNever;
+  int64_t ns = timeout_of(fd, optname);
+  return ns == 0 ? kNever : deadline_after(now_ns(), ns);
+}
+
+void note_socket_timeouts() { timeouts_exist.store(true, std::memory_order_relaxed); }
+
+void blocking_scan_inherited() {
+  long dir = sys_call(SYS_openat, AT_FDCWD, sys_arg("/proc/self/fd"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (dir < 0) {
+    note_socket_timeouts();  // cannot know: ask each time
+    return;
+  }
+  struct Entry {  // linux_dirent64
+    uint64_t ino;
+    int64_t off;
+    unsigned short reclen;
+    unsigned char type;
+    char name[];
+  };
+  alignas(8) char buffer[2048];
+  for (;;) {
+    long n = sys_call(SYS_getdents64, dir, sys_arg(buffer), sizeof buffer);
+    if (n <= 0) break;
+    for (long at = 0; at < n;) {
+      auto* e = reinterpret_cast<Entry*>(buffer + at);
+      at += e->reclen;
+      int fd = 0;
+      if (sscanf(e->name, "%d", &fd) != 1) continue;
+      if (timeout_of(fd, SO_RCVTIMEO) != 0 || timeout_of(fd, SO_SNDTIMEO) != 0) note_socket_timeouts();
+    }
+  }
+  sys_call(SYS_close, dir);
+}
+
+long wait_request(Fiber* f, const Request& r, Reason reason, int64_t deadline) {
+  for (;;) {
+    long res = op_wait(f, r, reason, deadline);
+    if (res == -ECANCELED) {
+      cancel_here();
+      return -EINTR;
+    }
+    if (res != -EINTR || deadline != kNever || !signal_restarts(f)) return res;
+  }
+}
+
+void settle_requests(Fiber* f, int fd) {
+  for (int i = 0; i < carrier_count; i++) {
+    Carrier* c = carriers[i];
+    if (VTHR_LIKELY(!c->engine->has_unsubmitted(fd))) continue;
+    uint32_t seen = c->engine->submissions();
+    // Another carrier's round is not ours to end: wait until its owner came by. The fiber that it runs parks soon, or
+    // sysmon hands the carrier to one who does the round.
+    for (int tries = 0; tries < 10000 && c->engine->has_unsubmitted(fd) && c->engine->submissions() == seen; tries++) {
+      if (f != nullptr) {
+        enter(f);
+        Carrier* own = f->worker.load(std::memory_order_relaxed)->carrier;
+        if (own == c) {
+          c->engine->round();
+        } else {
+          yield(f);
+        }
+        leave(f);
+      } else {
+        sys_call(SYS_sched_yield);
+      }
+    }
+  }
+}
+
+int vector_rest(const iovec* iov, size_t n, size_t skip, iovec* out) {
+  int m = 0;
+  for (size_t i = 0; i < n && m < kVectorChunk; i++) {
+    if (skip >= iov[i].iov_len) {
+      skip -= iov[i].iov_len;
+      continue;
+    }
+    out[m].iov_base = static_cast<char*>(iov[i].iov_base) + skip;
+    out[m++].iov_len = iov[i].iov_len - skip;
+    skip = 0;
+  }
+  return m;
+}
+
+size_t vector_bytes(const iovec* iov, size_t n) {
+  size_t sum = 0;
+  for (size_t i = 0; i < n; i++) sum += iov[i].iov_len;
+  return sum;
+}
+
+void sigpipe(Fiber* f, bool consume) {
+  if (consume) {
+    uint64_t only = sig_bit(SIGPIPE);
+    timespec zero{};
+    sys_call(SYS_rt_sigtimedwait, sys_arg(&only), 0, sys_arg(&zero), 8);
+  }
+  raise_in_fiber(f, SIGPIPE);
+}
+
+}  // namespace vthr

@@ -1,0 +1,348 @@
+// pthread_mutex_*: glibc's object and fast path, the parking lot behind it.
+//
+// Process-shared and robust mutexes are glibc's own: other processes and the kernel read them. Priority inheritance and
+// protection of private mutexes mean nothing between fibers, and the kernel does not know a fiber's tid, so these are
+// ordinary mutexes here.
+#include "interpose/mutex.h"
+
+#include <cerrno>
+#include <climits>
+
+namespace vthr {
+
+int native_locks = 0;
+
+namespace {
+
+// __kind: the type, then flags. Elision bits (lock elision is gone from glibc, its bits are not) are ignored.
+enum Kind : int {
+  kNormal = 0,
+  kRecursive = 1,
+  kErrorcheck = 2,
+  kType = 3,  // mask; 3 itself is the adaptive type
+  kRobust = 16,
+  kInherit = 32,
+  kProtect = 64,
+  kElision = 256 | 512,
+  kOurs = kType | kInherit | kProtect,  // any other bit, also of a destroyed mutex (-1): glibc decides
+};
+
+// __lock: bits 19 and up are the ceiling of a kProtect mutex and change only under it; the others:
+//   kUnlocked       -> kHeld        lock, trylock (acquire)
+//   kHeld       -> kUnlocked        unlock (release)
+//   kHeld       -> kContended   a waiter, before it parks: the unlock must wake one
+//   kUnlocked       -> kContended   a waiter that did not get it at once (acquire): others may still be parked
+//   kContended  -> kUnlocked        unlock (release), which then wakes one
+//   kContended  -> kStarved     a waiter that was woken in vain for kPatience, before it parks again
+//   kStarved    -> kYielding    unlock (release), which then wakes one: free, but newcomers step back once
+//   kYielding   -> kContended   whoever takes it (acquire)
+// Pairs: the unlocker's release with the next owner's acquire. No wake-up is lost: a waiter publishes itself under the
+// bucket lock only while the word is kContended or kStarved, and the unlocker leaves these before it takes that lock.
+// The unlocker does not touch the mutex after its release: the next owner may free it.
+enum State : int { kUnlocked, kHeld, kContended, kStarved, kYielding, kStateMask = (1 << 19) - 1 };
+bool is_free(int v) { return (v & kStateMask) == kUnlocked || (v & kStateMask) == kYielding; }
+int with_state(int v, int state) { return (v & ~kStateMask) | state; }
+
+constexpr int kChanged = -1;  // the mutex became glibc's while the caller waited
+constexpr int kSpins = 32;
+
+std::atomic<int>& word_of(pthread_mutex_t* m) { return atomic_at(&m->__data.__lock); }
+int kind_of(const pthread_mutex_t* m) {
+  return __atomic_load_n(&m->__data.__kind, __ATOMIC_RELAXED) | native_locks;
+}
+bool is_ours(int kind) { return (kind & ~(kOurs | kElision)) == 0; }
+bool is_mine(const pthread_mutex_t* m) {
+  return __atomic_load_n(&m->__data.__owner, __ATOMIC_RELAXED) == self_tid();
+}
+void set_owner(pthread_mutex_t* m, int tid) { atomic_at(&m->__data.__owner).store(tid, std::memory_order_relaxed); }
+void own(pthread_mutex_t* m, unsigned users = 1) {
+  set_owner(m, self_tid());
+  m->__data.__nusers += users;
+}
+
+bool try_word(std::atomic<int>& word) {
+  int v = word.load(std::memory_order_relaxed);
+  while (is_free(v)) {
+    int to = with_state(v, (v & kStateMask) == kUnlocked ? kHeld : kContended);
+    if (word.compare_exchange_weak(v, to, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+// A short critical section on another carrier ends sooner than a switch costs. Not with one carrier, where the owner
+// cannot run meanwhile, nor behind others. __spins, which glibc uses for the same end, halves the effort each time it
+// was in vain.
+bool spin(pthread_mutex_t* m) {
+  if (carrier_count < 2) return false;
+  std::atomic<int>& word = word_of(m);
+  auto& vain = atomic_at(&m->__data.__spins);
+  short v = vain.load(std::memory_order_relaxed);
+  for (int i = kSpins >> (v & 7); i > 0; i--) {
+    int state = word.load(std::memory_order_relaxed) & kStateMask;
+    if (state == kUnlocked) {
+      if (!try_word(word)) break;
+      if (v > 0) vain.store(static_cast<short>(v - 1), std::memory_order_relaxed);
+      return true;
+    }
+    if (state != kHeld) return false;
+    RealAtomics::pause();
+  }
+  if (v < 5) vain.store(static_cast<short>(v + 1), std::memory_order_relaxed);
+  return false;
+}
+
+bool still_contended(const void* key, void*) {
+  auto* m = static_cast<pthread_mutex_t*>(const_cast<void*>(key));
+  int state = word_of(m).load(std::memory_order_relaxed) & kStateMask;
+  return (state == kContended || state == kStarved) && is_ours(kind_of(m));
+}
+bool still_yielding(const void* key, void*) {
+  auto* m = static_cast<pthread_mutex_t*>(const_cast<void*>(key));
+  return (word_of(m).load(std::memory_order_relaxed) & kStateMask) == kYielding;
+}
+
+// Takes the word, waiting as long as `until` allows. 0, ETIMEDOUT, EINVAL, or kChanged.
+VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
+  std::atomic<int>& word = word_of(m);
+  if (spin(m)) return 0;
+  ParkArgs args;
+  args.reason = Reason::mutex;
+  args.deaf = waits_deaf();
+  Losses losses;
+  int64_t deadline = kNever;
+  bool timed = false, waited = false, was_woken = false, starved = false;
+  for (;;) {
+    int v = word.load(std::memory_order_relaxed), state = v & kStateMask;
+    if (state == kYielding && !waited && until.valid()) {
+      waited = true;
+      args.still = still_yielding;
+      args.deadline = now_ns() + kStepBack;
+      park_on(m, args);
+      continue;
+    }
+    if (is_free(v)) {
+      if (word.compare_exchange_weak(v, with_state(v, kContended), std::memory_order_acquire, std::memory_order_relaxed))
+        return 0;
+      continue;
+    }
+    if (!is_ours(kind_of(m))) return kChanged;
+    if (until.abs != nullptr && !timed) {
+      if (!until.valid()) return EINVAL;
+      deadline = until.deadline();
+      timed = true;
+    }
+    if (was_woken) starved = losses.too_many();
+    was_woken = false;
+    int want = with_state(v, starved ? kStarved : kContended);
+    if ((state == kHeld || (state == kContended && starved)) &&
+        !word.compare_exchange_weak(v, want, std::memory_order_relaxed))
+      continue;
+    waited = true;
+    args.still = still_contended;
+    args.deadline = deadline;
+    Wake how = park_on(m, args);
+    if (how == Wake::timed_out) {
+      if (until.over()) return ETIMEDOUT;
+      deadline = until.deadline();
+    }
+    was_woken = how == Wake::woken;
+  }
+}
+
+int lock_word(pthread_mutex_t* m, const Until& until) {
+  int v = kUnlocked;
+  if (VTHR_LIKELY(word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire, std::memory_order_relaxed)))
+    return 0;
+  return lock_word_slow(m, until);
+}
+
+VTHR_NOINLINE void unlock_word_slow(pthread_mutex_t* m) {
+  std::atomic<int>& word = word_of(m);
+  int v = word.load(std::memory_order_relaxed);
+  for (;;) {
+    if (is_free(v)) return;  // a normal mutex that nobody holds: undefined, and harmless as in glibc
+    int state = v & kStateMask;
+    if (word.compare_exchange_weak(v, with_state(v, state == kStarved ? kYielding : kUnlocked), std::memory_order_release,
+                                   std::memory_order_relaxed)) {
+      if (state != kHeld) unpark_one(m);
+      return;
+    }
+  }
+}
+
+void unlock_word(pthread_mutex_t* m) {
+  int v = kHeld;
+  if (VTHR_UNLIKELY(
+          !word_of(m).compare_exchange_strong(v, kUnlocked, std::memory_order_release, std::memory_order_relaxed)))
+    unlock_word_slow(m);
+}
+
+// ---- mutexes that are glibc's own: a fiber that has to wait for one pins its worker ----
+
+int lock_native(pthread_mutex_t* m) {
+  if (fiber_here() == nullptr) return REAL(pthread_mutex_lock)(m);
+  int r = REAL(pthread_mutex_trylock)(m);
+  return r != EBUSY ? r : pinned("pthread_mutex_lock", [m] { return REAL(pthread_mutex_lock)(m); });
+}
+int lock_native(pthread_mutex_t* m, const Until& until) {
+  if (until.abs == nullptr) return lock_native(m);
+  return pinned("pthread_mutex_clocklock",
+                [m, &until] { return REAL(pthread_mutex_clocklock)(m, until.clock, until.abs); });
+}
+
+// ---- every kind of ours but the normal one ----
+
+// 0: the caller must take the word; kOwned: it has the mutex already; or an error.
+constexpr int kOwned = -2;
+int before_lock(pthread_mutex_t* m, int kind, bool trying) {
+  int type = kind & kType;
+  if (type == kRecursive && is_mine(m)) {
+    if (m->__data.__count == UINT_MAX) return EAGAIN;
+    m->__data.__count++;
+    return kOwned;
+  }
+  if (type == kErrorcheck && !trying && is_mine(m)) return EDEADLK;
+  return 0;
+}
+
+// `users`: by how much __nusers changes.
+VTHR_NOINLINE int lock_any(pthread_mutex_t* m, int kind, const Until& until, unsigned users = 1) {
+  for (;;) {
+    if (!is_ours(kind)) return lock_native(m, until);
+    int r = before_lock(m, kind, false);
+    if (r != 0) return r == kOwned ? 0 : r;
+    r = lock_word(m, until);
+    if (r == kChanged) {
+      kind = kind_of(m);
+      continue;
+    }
+    if (r != 0) return r;
+    if ((kind & kType) == kRecursive) m->__data.__count = 1;
+    own(m, users);
+    return 0;
+  }
+}
+
+// EPERM: not the caller's to unlock.
+int may_unlock(const pthread_mutex_t* m, int kind) {
+  int type = kind & kType;
+  bool owned = type == kRecursive || type == kErrorcheck || (kind & kInherit) != 0;
+  return owned && !is_mine(m) ? EPERM : 0;
+}
+
+VTHR_NOINLINE int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
+  int r = may_unlock(m, kind);
+  if (r != 0) return r;
+  if ((kind & kType) == kRecursive && --m->__data.__count != 0) return 0;
+  set_owner(m, 0);
+  m->__data.__nusers -= users;
+  unlock_word(m);
+  return 0;
+}
+
+}  // namespace
+
+int mutex_check_wait(const pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  if (is_ours(kind)) return may_unlock(m, kind);
+  if (kind < 0) return EINVAL;  // destroyed
+  int type = kind & kType;
+  return ((kind & kRobust) != 0 || type == kRecursive || type == kErrorcheck) && !is_mine(m) ? EPERM : 0;
+}
+
+void mutex_unlock_for_wait(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  if (is_ours(kind)) {
+    unlock_any(m, kind, 0);
+  } else {
+    REAL(pthread_mutex_unlock)(m);
+  }
+}
+
+int mutex_lock_after_wait(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  return is_ours(kind) ? lock_any(m, kind, Until{}, 0) : lock_native(m);
+}
+
+void mutex_make_native(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  if (!is_ours(kind)) return;
+  constexpr int kShared = 128;
+  // With the holder's word at kContended glibc's unlock wakes; those who park here see the kind under the bucket lock.
+  atomic_at(&m->__data.__kind).store((kind & ~(kInherit | kProtect)) | kShared, std::memory_order_seq_cst);
+  word_of(m).store(kContended, std::memory_order_relaxed);
+  unpark_all(m);
+}
+
+}  // namespace vthr
+
+using namespace vthr;
+
+VTHR_EXPORT int pthread_mutex_init(pthread_mutex_t* m, const pthread_mutexattr_t* attr) {
+  return REAL(pthread_mutex_init)(m, attr);
+}
+
+// Looks at __nusers, writes __kind.
+VTHR_EXPORT int pthread_mutex_destroy(pthread_mutex_t* m) { return REAL(pthread_mutex_destroy)(m); }
+
+VTHR_EXPORT int pthread_mutex_lock(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  if (VTHR_UNLIKELY((kind & ~kElision) != kNormal)) return lock_any(m, kind, Until{});
+  int v = kUnlocked;
+  if (VTHR_UNLIKELY(
+          !word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire, std::memory_order_relaxed)))
+    return lock_any(m, kind, Until{});
+  own(m);
+  return 0;
+}
+
+VTHR_EXPORT int pthread_mutex_trylock(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  if (!is_ours(kind)) return REAL(pthread_mutex_trylock)(m);
+  int r = before_lock(m, kind, true);
+  if (r != 0) return r == kOwned ? 0 : r;
+  if (!try_word(word_of(m))) return EBUSY;
+  if ((kind & kType) == kRecursive) m->__data.__count = 1;
+  own(m);
+  return 0;
+}
+
+VTHR_EXPORT int pthread_mutex_clocklock(pthread_mutex_t* m, clockid_t clock, const timespec* abs) {
+  if (!lock_clock(clock)) return EINVAL;
+  return lock_any(m, kind_of(m), Until{clock, abs});
+}
+
+VTHR_EXPORT int pthread_mutex_timedlock(pthread_mutex_t* m, const timespec* abs) {
+  return lock_any(m, kind_of(m), Until{CLOCK_REALTIME, abs});
+}
+
+VTHR_EXPORT int pthread_mutex_unlock(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  if (VTHR_UNLIKELY((kind & ~kElision) != kNormal))
+    return is_ours(kind) ? unlock_any(m, kind, 1) : REAL(pthread_mutex_unlock)(m);
+  set_owner(m, 0);
+  m->__data.__nusers--;
+  unlock_word(m);
+  return 0;
+}
+
+// glibc's takes the word itself and wakes through the kernel, which does not know our waiters.
+VTHR_EXPORT int pthread_mutex_setprioceiling(pthread_mutex_t* m, int ceiling, int* old) {
+  int kind = kind_of(m);
+  if (!is_ours(kind)) return REAL(pthread_mutex_setprioceiling)(m, ceiling, old);
+  if ((kind & kProtect) == 0 || ceiling < sched_get_priority_min(SCHED_FIFO) ||
+      ceiling > sched_get_priority_max(SCHED_FIFO))
+    return EINVAL;
+  int r = lock_any(m, kind, Until{});
+  if (r != 0) return r;
+  std::atomic<int>& word = word_of(m);
+  int v = word.load(std::memory_order_relaxed);
+  while (!word.compare_exchange_weak(v, (ceiling << 19) | (v & kStateMask), std::memory_order_relaxed)) {
+  }
+  *old = static_cast<int>(static_cast<unsigned>(v) >> 19);
+  return unlock_any(m, kind, 1);
+}
+
+VTHR_ALIAS(__pthread_mutex_lock, pthread_mutex_lock);
+VTHR_ALIAS(__pthread_mutex_trylock, pthread_mutex_trylock);
+VTHR_ALIAS(__pthread_mutex_unlock, pthread_mutex_unlock);

@@ -1,0 +1,96 @@
+// What the lock hooks share: who calls, until when, whether glibc's own code must do it, and fairness.
+#pragma once
+#include <pthread.h>
+
+#include "interpose/enter.h"
+#include "interpose/thread.h"
+
+// A second exported name of `target`.
+#define VTHR_ALIAS(name, target) \
+  extern "C" __attribute__((visibility("default"), alias(#target), copy(target))) decltype(target) name
+
+namespace vthr {
+
+// A word inside an object of the program that has a glibc type.
+template <class T>
+inline std::atomic<T>& atomic_at(T* p) {
+  return *reinterpret_cast<std::atomic<T>*>(p);
+}
+
+// The caller's id as owner words hold it: of the fiber, or of the kernel thread; in a child that forked raw, what
+// glibc would say. Any thread.
+inline int self_tid() { return tls_tid(tls_self()); }
+
+// Bits or'ed into the flags that choose between our code and glibc's: 0, or all when the library stays out of this
+// process. Written once, by the constructor, before any lock of the program exists.
+extern int native_locks;
+inline void locks_stay_native() { native_locks = ~0; }
+
+// A signal handler runs during the wait of a fiber only if the wait ends for it, whatever the call: a thread of the
+// program may be stopped by a signal (a collector's) while it waits for a mutex. So the waits of fibers are never deaf,
+// and calls that return no EINTR wait again. A foreign thread runs handlers inside its futex call.
+inline bool waits_deaf() { return fiber_here() == nullptr; }
+
+inline bool lock_clock(clockid_t c) { return c == CLOCK_REALTIME || c == CLOCK_MONOTONIC; }
+
+// Until when a call waits: a time on one of the two clocks, or (abs nullptr) for ever.
+struct Until {
+  clockid_t clock = CLOCK_MONOTONIC;
+  const timespec* abs = nullptr;
+
+  bool valid() const { return abs == nullptr || valid_nsec(abs); }
+  int64_t deadline() const { return abs == nullptr ? kNever : deadline_of(clock, abs); }
+  // Asked after a time-out: waits run on the monotonic clock, and the real-time clock may have been set back or slewed.
+  bool over() const {
+    timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec != abs->tv_sec ? now.tv_sec > abs->tv_sec : now.tv_nsec >= abs->tv_nsec;
+  }
+};
+
+// Fairness. A woken waiter competes with newcomers for a free lock, and with fibers it can lose for ever: a thread that
+// sleeps inside its critical section and locks again at once never leaves the carrier between unlock and lock. A waiter
+// that was woken in vain for longer than kPatience therefore marks the lock, and a newcomer that finds it free but marked
+// steps back once, for at most kStepBack, before it competes. Nobody owns anything meanwhile, so nothing can be lost.
+constexpr int64_t kPatience = kMilli, kStepBack = 200 * kMicro;
+class Losses {
+ public:
+  // The caller was woken and found the lock taken again: may it ask others to step back?
+  bool too_many() {
+    int64_t now = now_ns();
+    if (since_ == 0) since_ = now;
+    return now - since_ > kPatience;
+  }
+
+ private:
+  int64_t since_ = 0;
+};
+
+// A call of glibc's own code that may block: a fiber pins its worker meanwhile.
+template <class F>
+inline auto pinned(const char* name, F call) -> decltype(call()) {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return call();
+  NativeCall mark(f, name);
+  return call();
+}
+
+// mutex.cc, for pthread_cond_wait. As in glibc a wait gives up one level of a recursive mutex, and the waiter stays
+// counted as a user, so that destroying the mutex is EBUSY meanwhile.
+int mutex_check_wait(const pthread_mutex_t* m);  // 0; EPERM or EINVAL when the caller may not wait with it
+void mutex_unlock_for_wait(pthread_mutex_t* m);  // never blocks, no switch: entered fibers too
+int mutex_lock_after_wait(pthread_mutex_t* m);   // 0, or EOWNERDEAD and the like
+// From now on glibc's code handles m, which the caller holds: it is used with a process-shared condition variable.
+void mutex_make_native(pthread_mutex_t* m);
+
+}  // namespace vthr
+
+// cond.cc, by their names without a version.
+extern "C" {
+int cond_init_new(pthread_cond_t* c, const pthread_condattr_t* attr);
+int cond_destroy_new(pthread_cond_t* c);
+int cond_wait_new(pthread_cond_t* c, pthread_mutex_t* m);
+int cond_timedwait_new(pthread_cond_t* c, pthread_mutex_t* m, const timespec* abs);
+int cond_signal_new(pthread_cond_t* c);
+int cond_broadcast_new(pthread_cond_t* c);
+}

@@ -1,0 +1,12 @@
+// read and write on sockets, for io.cc.
+#pragma once
+#include <sys/uio.h>
+
+namespace vthr {
+
+struct Fiber;
+// Result or -errno; -ENOTSOCK when fd is not a socket.
+long socket_readv(Fiber* f, int fd, const iovec* iov, int n);
+long socket_writev(Fiber* f, int fd, const iovec* iov, int n);
+
+}  // namespace vthr
