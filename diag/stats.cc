@@ -92,10 +92,9 @@ void stats_print(int64_t now) {
   Census c = census_take(now);
   uint64_t switches = read(counters.switches), parks = read(counters.parks),
            handoffs = read(counters.handoffs);
-  double seconds = static_cast<double>(now - last_at) / 1e9;
-  if (seconds <= 0) seconds = 1;
-  auto rate = [seconds](uint64_t n) {
-    return static_cast<unsigned long long>(static_cast<double>(n) / seconds + 0.5);
+  int64_t ns = now > last_at ? now - last_at : 1;
+  auto rate = [ns](uint64_t n) -> unsigned long long {
+    return n * uint64_t{kSecond} / static_cast<uint64_t>(ns);
   };
   char room[2048];
   Text out(room, sizeof room);
@@ -105,7 +104,7 @@ void stats_print(int64_t now) {
     json_head(&j, "stats", wall_ns(), now);
     put_census(&j, c);
     j.number("workers", static_cast<uint64_t>(c.workers));
-    j.real("seconds", seconds);
+    j.real("seconds", static_cast<double>(ns) / 1e9);
     j.number("switches", switches - last_switches);
     j.number("parks", parks - last_parks);
     j.number("handoffs", handoffs - last_handoffs);

@@ -165,6 +165,15 @@ TEST(Options, ManyErrorsAreKeptInOrderAndOthersStillParsed) {
   EXPECT_EQ(parsed({}, errors), "");
 }
 
+// One line each whatever the value holds: they go to the program's stderr.
+TEST(Options, ErrorsAreOneLine) {
+  for (const char* bad : {"VTHR_PIN=a\nb", "VTHR_CARRIERS=1\n2", "VTHR_NEW\nLINE=1", "VTHR_STATS=\x1b[31m"}) {
+    string e = errors_of(bad);
+    EXPECT_EQ(std::count(e.begin(), e.end(), '\n'), 1) << e;
+    EXPECT_EQ(e.find('\x1b'), string::npos);
+  }
+}
+
 std::vector<string> table_lines;
 void put(const char* line) { table_lines.push_back(line); }
 

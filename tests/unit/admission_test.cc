@@ -1,0 +1,328 @@
+// The cap, alone: scheduler and parking lot are small fakes here, and time is what the test says.
+#include "runtime/admission.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <random>
+
+#include "runtime/options.h"
+#include "runtime/parking.h"
+#include "runtime/sched.h"
+#include "tests/unit/support.h"
+
+namespace vthr {
+
+// --- the fakes, in place of sched.cc, worker.cc and parking.cc -----------------------------------------
+static std::deque<Fiber*> readied;
+static std::function<Wake(const void*, const ParkArgs&)> on_park;
+static std::function<void()> while_parked;
+static int unparked_creators;
+
+void ready(Fiber* f) { readied.push_back(f); }
+void enter(Fiber* f) { f->in_runtime.store(1); }
+void leave(Fiber* f) { f->in_runtime.store(0); }
+void park(Fiber* f, Reason r, const void*) {
+  f->reason.store(r);
+  if (f->park.commit()) while_parked();
+  f->reason.store(Reason::none);
+}
+Wake park_on(const void* key, const ParkArgs& args) { return on_park(key, args); }
+size_t unpark_some(const void*, size_t, uint32_t) {
+  unparked_creators++;
+  return 0;
+}
+
+namespace {
+
+class Admission : public testing::Test {
+ protected:
+  void SetUp() override {
+    admission_after_fork();
+    readied.clear();
+    on_park = nullptr;
+    unparked_creators = 0;
+    options.admission = kAdmitQueue;
+    options.max_concurrency = 2;
+  }
+  // Parked as the scheduler leaves it.
+  static void parks(Fiber* f, Reason r, int64_t since) {
+    f->reason.store(r);
+    f->since.store(since);
+    if (!reason_is_own_request(r) && f->hold_since == 0) f->hold_since = since;
+    if (reason_is_own_request(r)) f->hold_since = 0;
+    ASSERT_TRUE(f->park.commit());
+  }
+  // unpark() of sched.cc.
+  static void unparks(Fiber* f) {
+    if (f->park.unpark() && admission_gate(f)) ready(f);
+  }
+  static Fiber* next_ready() {
+    if (readied.empty()) return nullptr;
+    Fiber* f = readied.front();
+    readied.pop_front();
+    return f;
+  }
+  Fiber a, b, c, d, e;
+};
+
+TEST_F(Admission, NoCap) {
+  options.max_concurrency = 0;
+  EXPECT_FALSE(admission_active());
+  std::vector<std::unique_ptr<Fiber>> many;
+  for (int i = 0; i < 1000; i++) {
+    many.push_back(std::make_unique<Fiber>());
+    ASSERT_EQ(admission_enter(many.back().get()), 0);
+  }
+  EXPECT_TRUE(admission_gate(many[0].get()));
+  for (auto& f : many) admission_leave(f.get());
+  EXPECT_EQ(admission_queued(), 0u);
+}
+
+TEST_F(Admission, QueueStartsLaterInOrder) {
+  EXPECT_TRUE(admission_active());
+  EXPECT_EQ(admission_enter(&a), 0);
+  EXPECT_EQ(admission_enter(&b), 0);
+  EXPECT_EQ(admission_enter(&c), 1);
+  EXPECT_EQ(admission_enter(&d), 1);
+  EXPECT_EQ(admission_enter(&e), 1);
+  EXPECT_EQ(admission_queued(), 3u);
+  EXPECT_GE(admission_oldest(now_ns() + kSecond), kSecond);
+  EXPECT_EQ(next_ready(), nullptr);
+  admission_leave(&b);
+  EXPECT_EQ(next_ready(), &c);
+  EXPECT_EQ(next_ready(), nullptr) << "one end, one start";
+  admission_leave(&c);
+  EXPECT_EQ(next_ready(), &d);
+  admission_leave(&a);
+  EXPECT_EQ(next_ready(), &e);
+  EXPECT_EQ(admission_queued(), 0u);
+  EXPECT_EQ(admission_oldest(now_ns()), 0);
+  admission_leave(&d);
+  EXPECT_EQ(admission_enter(&a), 0);
+}
+
+TEST_F(Admission, RejectSaysEagainOnlyWhenFull) {
+  options.admission = kAdmitReject;
+  EXPECT_EQ(admission_enter(&a), 0);
+  EXPECT_EQ(admission_enter(&b), 0);
+  EXPECT_EQ(admission_enter(&c), -EAGAIN);
+  EXPECT_EQ(admission_queued(), 0u);
+  admission_leave(&a);
+  EXPECT_EQ(admission_enter(&c), 0);
+  EXPECT_EQ(admission_enter(&d), -EAGAIN);
+}
+
+// The creator waits. An end between its look and its sleep is not missed: its validation sees it.
+TEST_F(Admission, BlockWaitsForRoom) {
+  options.admission = kAdmitBlock;
+  EXPECT_EQ(admission_enter(&a), 0);
+  EXPECT_EQ(admission_enter(&b), 0);
+  int waits = 0;
+  on_park = [&](const void* key, const ParkArgs& args) {
+    waits++;
+    EXPECT_EQ(args.reason, Reason::create);
+    EXPECT_EQ(args.deadline, kNever);
+    EXPECT_TRUE(args.still(key, args.still_arg)) << "nothing has changed: it may sleep";
+    admission_leave(&a);
+    EXPECT_FALSE(args.still(key, args.still_arg)) << "a slot came free: it must not";
+    return waits == 1 ? Wake::invalid : Wake::woken;
+  };
+  EXPECT_EQ(admission_enter(&c), 0);
+  EXPECT_EQ(waits, 1);
+  EXPECT_GE(unparked_creators, 1);
+  EXPECT_EQ(next_ready(), nullptr);
+  // a spurious wake, then one that counts
+  on_park = [&](const void*, const ParkArgs&) {
+    if (++waits == 4) admission_leave(&b);
+    return Wake::woken;
+  };
+  EXPECT_EQ(admission_enter(&d), 0);
+  EXPECT_EQ(waits, 4);
+}
+
+TEST_F(Admission, SlotsOfLongWaitsForOthersGoOn) {
+  const int64_t now = 100 * kSecond;
+  admission_enter(&a);
+  admission_enter(&b);
+  admission_enter(&c);
+  parks(&a, Reason::recv, now - 60 * kSecond);   // its own request's I/O: however long
+  parks(&b, Reason::mutex, now - 900 * kMilli);  // not yet a second
+  admission_scan(now);
+  EXPECT_EQ(next_ready(), nullptr);
+  admission_scan(now + 200 * kMilli);
+  EXPECT_EQ(next_ready(), &c);
+  // b's wait ends: it needs a slot first, and gets one before fibers that have not started
+  admission_enter(&d);
+  unparks(&b);
+  EXPECT_EQ(next_ready(), nullptr);
+  EXPECT_EQ(admission_queued(), 2u);
+  admission_leave(&c);
+  EXPECT_EQ(next_ready(), &b);
+  EXPECT_EQ(next_ready(), nullptr);
+  // b has a slot: its next wait ends without a queue
+  parks(&b, Reason::cond, now);
+  unparks(&b);
+  EXPECT_EQ(next_ready(), &b);
+  admission_leave(&b);
+  EXPECT_EQ(next_ready(), &d);
+}
+
+TEST_F(Admission, EveryWaitForOthersGivesTheSlotUp) {
+  for (Reason r : {Reason::mutex, Reason::cond, Reason::rwlock, Reason::sem, Reason::barrier, Reason::futex, Reason::join,
+                   Reason::accept, Reason::create}) {
+    SetUp();
+    options.max_concurrency = 1;
+    Fiber holder, newcomer;
+    admission_enter(&holder);
+    admission_enter(&newcomer);
+    parks(&holder, r, kSecond);
+    admission_scan(4 * kSecond);
+    EXPECT_EQ(next_ready(), &newcomer) << reason_name(r);
+  }
+}
+
+TEST_F(Admission, ARunningFiberKeepsItsSlot) {
+  admission_enter(&a);
+  admission_enter(&b);
+  admission_enter(&c);
+  a.reason.store(Reason::mutex);
+  a.hold_since = 1;  // it was parked, but runs again
+  admission_scan(100 * kSecond);
+  EXPECT_EQ(next_ready(), nullptr);
+}
+
+// DESIGN section 5: idle pool workers and acceptors hold no slots, whatever the policy.
+TEST_F(Admission, RejectHasRoomWhileOthersWaitLong) {
+  options.admission = kAdmitReject;
+  admission_enter(&a);
+  admission_enter(&b);
+  parks(&a, Reason::cond, kSecond);
+  admission_scan(5 * kSecond);
+  EXPECT_EQ(admission_enter(&c), 0);
+  EXPECT_EQ(admission_enter(&d), -EAGAIN);
+}
+
+TEST_F(Admission, BlockedCreatorsHearOfReleasedSlots) {
+  options.admission = kAdmitBlock;
+  admission_enter(&a);
+  admission_enter(&b);
+  parks(&a, Reason::accept, kSecond);
+  admission_scan(5 * kSecond);
+  EXPECT_GE(unparked_creators, 1);
+  EXPECT_EQ(admission_enter(&c), 0);
+}
+
+TEST_F(Admission, AJoinerGivesItsSlotToWhomItJoins) {
+  admission_enter(&a);
+  admission_enter(&b);
+  admission_enter(&c);
+  admission_enter(&d);
+  admission_joined(&d, &a);
+  EXPECT_EQ(next_ready(), &d) << "although c came first";
+  EXPECT_EQ(admission_queued(), 1u);
+  parks(&a, Reason::join, 1);
+  unparks(&a);
+  EXPECT_EQ(next_ready(), nullptr);
+  admission_leave(&d);
+  EXPECT_EQ(next_ready(), &a) << "back before newcomers";
+  admission_joined(&b, &a);  // it runs: nothing to give
+  EXPECT_EQ(next_ready(), nullptr);
+  admission_leave(&a);
+  EXPECT_EQ(next_ready(), &c);
+}
+
+TEST_F(Admission, AForeignJoinMovesToTheHead) {
+  admission_enter(&a);
+  admission_enter(&b);
+  admission_enter(&c);
+  admission_enter(&d);
+  admission_joined(&d, nullptr);
+  EXPECT_EQ(next_ready(), nullptr);
+  EXPECT_EQ(admission_queued(), 2u);
+  admission_leave(&a);
+  EXPECT_EQ(next_ready(), &d);
+}
+
+// A joiner that gave its slot away and then did not have to wait takes one again.
+TEST_F(Admission, Regain) {
+  admission_enter(&a);
+  admission_enter(&b);
+  admission_enter(&c);
+  admission_joined(&c, &a);
+  ASSERT_EQ(next_ready(), &c);
+  admission_leave(&c);
+  while_parked = [] { ADD_FAILURE() << "a slot was free: it runs on"; };
+  admission_regain(&a);
+  EXPECT_FALSE(a.park.is_parked());
+  EXPECT_EQ(a.slotting, Slotting::held);
+  EXPECT_EQ(next_ready(), nullptr) << "nobody queues a fiber that runs";
+  // and with none free it parks until there is one
+  admission_enter(&d);
+  admission_joined(&d, &a);
+  ASSERT_EQ(next_ready(), &d);
+  while_parked = [&] {
+    EXPECT_EQ(next_ready(), nullptr);
+    admission_leave(&d);
+  };
+  admission_regain(&a);
+  EXPECT_EQ(next_ready(), &a);
+  EXPECT_EQ(a.slotting, Slotting::held);
+  EXPECT_FALSE(a.park.is_parked());
+}
+
+// Random lives of 40 fibers under a cap of 4: never more than the cap make progress, and in the end all have run.
+TEST_F(Admission, NeverMoreThanTheCapAndNobodyIsForgotten) {
+  constexpr int kFibers = 40, kCap = 4;
+  options.max_concurrency = kCap;
+  for (unsigned seed = 1; seed <= 50; seed++) {
+    admission_after_fork();
+    readied.clear();
+    std::mt19937 random(seed);
+    std::vector<std::unique_ptr<Fiber>> fibers;
+    for (int i = 0; i < kFibers; i++) fibers.push_back(std::make_unique<Fiber>());
+    std::vector<Fiber*> running, parked;
+    int started = 0, ended = 0;
+    int64_t now = kSecond;
+    auto take = [&](std::vector<Fiber*>& from) {
+      size_t i = random() % from.size();
+      Fiber* f = from[i];
+      from.erase(from.begin() + static_cast<long>(i));
+      return f;
+    };
+    for (int step = 0; ended < kFibers; step++) {
+      ASSERT_LT(step, 100000) << "somebody was forgotten, seed " << seed;
+      now += static_cast<int64_t>(random() % 400) * kMilli;
+      switch (random() % 6) {
+        case 0:
+          if (started == kFibers) break;
+          if (admission_enter(fibers[started++].get()) == 0) running.push_back(fibers[started - 1].get());
+          break;
+        case 1:
+          if (running.empty()) break;
+          admission_leave(take(running));
+          ended++;
+          break;
+        case 2:
+        case 3:
+          if (running.empty()) break;
+          parked.push_back(take(running));
+          parks(parked.back(), random() % 3 == 0 ? Reason::recv : Reason::mutex, now);
+          break;
+        case 4:
+          if (!parked.empty()) unparks(take(parked));
+          break;
+        default:
+          admission_scan(now);
+      }
+      while (Fiber* f = next_ready()) running.push_back(f);
+      ASSERT_LE(running.size(), static_cast<size_t>(kCap)) << "seed " << seed;
+    }
+    EXPECT_EQ(admission_queued(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace vthr
