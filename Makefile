@@ -33,7 +33,7 @@ LIB_LDFLAGS := -shared -Wl,-soname,libvthr.so -Wl,-z,initfirst -Wl,-z,now -Wl,-z
   -Wl,--as-needed -Wl,--exclude-libs,ALL -static-libstdc++ -static-libgcc
 STATIC_LIBS := -Wl,-Bstatic -luring -lboost_context -Wl,-Bdynamic
 TOOL_CXXFLAGS := -std=c++17 -O2 -g -pthread $(WARN) -I.
-UNIT_CXXFLAGS := -std=c++17 -O2 -g -pthread $(WARN) -I.
+UNIT_CXXFLAGS := -std=c++17 -O2 -g -pthread -static-libstdc++ -static-libgcc $(WARN) -I.
 TSAN_CXXFLAGS := -std=c++17 -O1 -g -pthread -fsanitize=thread -DVTHR_NO_FS_SWITCH $(WARN) -I.
 # Programs are built as a stranger would: not one flag of ours. A line "// cflags: ..." in a source adds its own.
 PROG_FLAGS := -O2 -g -pthread

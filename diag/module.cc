@@ -47,9 +47,8 @@ void classify(Module* m) {
   m->name = slash != nullptr ? slash + 1 : m->path;
   m->libc = starts_with(m->name, "libc.so.") || starts_with(m->name, "libc-2.");
   m->ours = m->has_code_at(reinterpret_cast<uint64_t>(&modules_refresh)) && !m->main;
-  static constexpr const char* kPlumbing[] = {"ld-linux",   "ld-2.",    "libgcc_s.", "libstdc++.",
-                                              "libpthread", "libm.so.", "libdl.so",  "librt.so",
-                                              "linux-vdso", "libc++",   "libunwind"};
+  static constexpr const char* kPlumbing[] = {"ld-linux", "ld-2.",    "libgcc_s.", "libstdc++.", "libpthread",
+                                              "libm.so.", "libdl.so", "librt.so",  "linux-vdso", "libc++"};
   m->plumbing = m->libc || m->ours;
   for (const char* p : kPlumbing) m->plumbing |= starts_with(m->name, p);
   if (m->main) m->plumbing = false;

@@ -206,9 +206,14 @@ void print_more(const PinEntry& e, int64_t now) {
     out.format("pin x%llu more in %lld s, total ", static_cast<unsigned long long>(e.more),
                static_cast<long long>(seconds > 0 ? seconds : 1));
     put_ms(&out, e.more_ns);
-    out.format(", same stack as above (#%08x ", e.id);
-    put_place(&out, e);
-    out.put(')');
+    if (e.has_stack) {
+      out.format(", same stack as above (#%08x ", e.id);
+      put_place(&out, e);
+      out.put(')');
+    } else {
+      out.put(", all without a stack: reason=");
+      put_kind(&out, e.kind);
+    }
   }
   out.end_line();
   log_event(out.data(), out.size());

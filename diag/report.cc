@@ -114,26 +114,33 @@ void put_text(Text* out, const Facts& f, const char* prefix, bool final_one) {
   out->put(prefix);
   out->format("report of libvthr %s, pid %d, ", VTHR_VERSION, log_pid());
   out->put_name(program_name());
-  out->format(", %s, after %.1f s%s\n", utc, static_cast<double>(f.now - started) / 1e9,
-              final_one ? ", at the end" : "");
+  out->format(", %s, after ", utc);
+  put_tenths(out, static_cast<uint64_t>((f.now - started) / (100 * kMilli)));
+  out->put(final_one ? " s, at the end\n" : " s\n");
   l.line("engine=uring carriers=%d workers=%d (made %llu, ended %llu, wanted at most %d)", carrier_count,
          f.census.workers, u(read(counters.workers_made)), u(read(counters.workers_retired)),
          options.max_workers);
   const Census& c = f.census;
-  l.line(
-      "fibers: %llu made, %llu alive (most seen %llu), %llu running, %llu runnable, %llu parked, %llu queued",
-      u(c.made), u(c.alive), u(peak.load(std::memory_order_relaxed)), u(c.running), u(c.runnable),
-      u(c.parked), u(c.queued));
+  out->put(prefix);
+  out->format("fibers: %llu made, %llu alive", u(c.made), u(c.alive));
+  // Seen when a report was made, so not known for a short program.
+  if (uint64_t most = peak.load(std::memory_order_relaxed)) out->format(" (most seen %llu)", u(most));
+  out->format(", %llu running, %llu runnable, %llu parked, %llu queued\n", u(c.running), u(c.runnable),
+              u(c.parked), u(c.queued));
   if (c.parked > 0) {
     out->put(prefix);
     out->put("parked by: ");
     put_reasons(out, c, ", ");
     out->put('\n');
   }
-  l.line(
-      "blocking calls: %llu parked, %llu ran natively on a worker (%.1f %% parked); waits that parked, locks "
-      "too: %llu",
-      u(f.parked), u(f.native), f.share(), u(read(counters.parks)));
+  out->put(prefix);
+  out->format("blocking calls: %llu parked, %llu ran natively on a worker", u(f.parked), u(f.native));
+  if (f.parked + f.native > 0) {
+    out->put(" (");
+    put_tenths(out, f.parked * 1000 / (f.parked + f.native));
+    out->put(" % parked)");
+  }
+  out->format("; waits that parked, locks too: %llu\n", u(read(counters.parks)));
   out->put(prefix);
   out->format("pins seen: %llu, ", u(f.pins.count));
   put_ms(out, f.pins.total_ns);

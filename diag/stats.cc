@@ -119,7 +119,11 @@ void stats_print(int64_t now) {
       out.put(')');
     }
     out.format(" queued=%llu", u(c.queued));
-    if (c.queued > 0) out.format(" oldest=%.1fs", static_cast<double>(c.oldest_queued) / 1e9);
+    if (c.queued > 0) {
+      out.put(" oldest=");
+      put_tenths(&out, static_cast<uint64_t>(c.oldest_queued / (100 * kMilli)));
+      out.put('s');
+    }
     out.format(" pinned=%llu in-flight=%llu workers=%d switches/s=%llu parks/s=%llu hand-offs/s=%llu",
                u(c.pinned), u(c.in_flight), c.workers, rate(switches - last_switches),
                rate(parks - last_parks), rate(handoffs - last_handoffs));

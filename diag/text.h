@@ -116,14 +116,19 @@ class Text {
   bool cut_ = false;
 };
 
+// One decimal, with a point whatever the program's locale says.
+inline void put_tenths(Text* out, uint64_t tenths) {
+  out->format("%llu.%llu", static_cast<unsigned long long>(tenths / 10),
+              static_cast<unsigned long long>(tenths % 10));
+}
+
 // Milliseconds for people: "213 ms", "0.8 ms".
 inline void put_ms(Text* out, uint64_t ns) {
   if (ns >= 10000000) {
     out->format("%llu ms", static_cast<unsigned long long>((ns + 500000) / 1000000));
   } else {
-    uint64_t tenths = (ns + 50000) / 100000;
-    out->format("%llu.%llu ms", static_cast<unsigned long long>(tenths / 10),
-                static_cast<unsigned long long>(tenths % 10));
+    put_tenths(out, (ns + 50000) / 100000);
+    out->put(" ms");
   }
 }
 

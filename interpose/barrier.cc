@@ -49,13 +49,15 @@ void wait_for_round(Barrier* b, uint64_t mine) {
 
 using namespace vthr;
 
-VTHR_EXPORT int pthread_barrier_init(pthread_barrier_t* b, const pthread_barrierattr_t* attr, unsigned count) {
+VTHR_EXPORT int pthread_barrier_init(pthread_barrier_t* b, const pthread_barrierattr_t* attr,
+                                     unsigned count) {
   return REAL(pthread_barrier_init)(b, attr, count);
 }
 
 VTHR_EXPORT int pthread_barrier_wait(pthread_barrier_t* barrier) {
   Barrier* b = of(barrier);
-  if (is_native(b)) return pinned("pthread_barrier_wait", [=] { return REAL(pthread_barrier_wait)(barrier); });
+  if (is_native(b))
+    return pinned("pthread_barrier_wait", [=] { return REAL(pthread_barrier_wait)(barrier); });
   b->inside.fetch_add(1, std::memory_order_relaxed);
   uint64_t r = b->round.load(std::memory_order_relaxed), to;
   do {
@@ -74,8 +76,10 @@ VTHR_EXPORT int pthread_barrier_wait(pthread_barrier_t* barrier) {
 
 VTHR_EXPORT int pthread_barrier_destroy(pthread_barrier_t* barrier) {
   Barrier* b = of(barrier);
-  if (is_native(b)) return pinned("pthread_barrier_destroy", [=] { return REAL(pthread_barrier_destroy)(barrier); });
-  if (static_cast<uint32_t>(b->round.load(std::memory_order_relaxed)) != 0) return EBUSY;  // undefined: threads wait
+  if (is_native(b))
+    return pinned("pthread_barrier_destroy", [=] { return REAL(pthread_barrier_destroy)(barrier); });
+  if (static_cast<uint32_t>(b->round.load(std::memory_order_relaxed)) != 0)
+    return EBUSY;  // undefined: threads wait
   ParkArgs args;
   args.reason = Reason::barrier;
   args.deaf = waits_deaf();

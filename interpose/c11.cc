@@ -1,6 +1,6 @@
 // C11 threads: the pthread hooks under other names, with C11's result codes. The types are the same in glibc.
-#include <cerrno>
 #include <threads.h>
+#include <cerrno>
 
 #include "interpose/mutex.h"
 
@@ -34,7 +34,8 @@ void* pointer_of(int i) { return reinterpret_cast<void*>(static_cast<intptr_t>(i
 VTHR_EXPORT int mtx_init(mtx_t* m, int type) {
   pthread_mutexattr_t attr;
   pthread_mutexattr_init(&attr);
-  pthread_mutexattr_settype(&attr, (type & mtx_recursive) != 0 ? PTHREAD_MUTEX_RECURSIVE : PTHREAD_MUTEX_TIMED_NP);
+  pthread_mutexattr_settype(&attr,
+                            (type & mtx_recursive) != 0 ? PTHREAD_MUTEX_RECURSIVE : PTHREAD_MUTEX_TIMED_NP);
   return result_of(pthread_mutex_init(of(m), &attr));
 }
 VTHR_EXPORT void mtx_destroy(mtx_t* m) { pthread_mutex_destroy(of(m)); }
@@ -61,7 +62,8 @@ VTHR_EXPORT void call_once(once_flag* flag, void (*routine)()) {
 // Called as if it returned a pointer: in this ABI an int comes back in the low half of the same register, and int_of
 // looks at nothing else. So no memory is needed for a start function of our own.
 VTHR_EXPORT int thrd_create(thrd_t* id, thrd_start_t start, void* arg) {
-  return result_of(pthread_create(id, nullptr, reinterpret_cast<void* (*)(void*)>(reinterpret_cast<void*>(start)), arg));
+  return result_of(
+      pthread_create(id, nullptr, reinterpret_cast<void* (*)(void*)>(reinterpret_cast<void*>(start)), arg));
 }
 VTHR_EXPORT int thrd_join(thrd_t id, int* result) {
   void* value = nullptr;

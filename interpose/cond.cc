@@ -42,18 +42,21 @@ bool begin_wait(const void* key, void* arg) {
   if (w->again && signalled_of(key).load(std::memory_order_relaxed) != w->seen) return false;
   std::atomic<uint32_t>& word = word_of(const_cast<void*>(key));
   uint32_t v = word.load(std::memory_order_relaxed);
-  while (!word.compare_exchange_weak(v, (v + 2) | kMayWait, std::memory_order_release, std::memory_order_relaxed)) {
+  while (!word.compare_exchange_weak(v, (v + 2) | kMayWait, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
   }
   return true;
 }
 
 bool is_native(const pthread_cond_t* c) {
   constexpr unsigned kShared = 1;
-  return ((__atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) | static_cast<unsigned>(native_locks)) & kShared) != 0;
+  return ((__atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) | static_cast<unsigned>(native_locks)) &
+          kShared) != 0;
 }
 clockid_t clock_of(const pthread_cond_t* c) {
   constexpr unsigned kMonotonic = 2;
-  return (__atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) & kMonotonic) != 0 ? CLOCK_MONOTONIC : CLOCK_REALTIME;
+  return (__atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) & kMonotonic) != 0 ? CLOCK_MONOTONIC
+                                                                                   : CLOCK_REALTIME;
 }
 
 // Signal handlers do not end the wait, as natively: back to the queue with the mutex held, unless a wake-up may have been
@@ -89,13 +92,18 @@ void signal(void* cond) {
   uint32_t v = word.load(std::memory_order_acquire);
   if ((v & kMayWait) == 0) return;
   signalled_of(cond).fetch_add(1, std::memory_order_relaxed);
-  if (unpark_one(cond) == 0) word.compare_exchange_strong(v, v & ~kMayWait, std::memory_order_relaxed);
+  if (unpark_one(cond) == 0) {
+    word.compare_exchange_strong(v, v & ~kMayWait, std::memory_order_relaxed);
+  } else {
+    step_aside(cond);
+  }
 }
 
 void broadcast(void* cond) {
   if ((word_of(cond).load(std::memory_order_acquire) & kMayWait) == 0) return;
   signalled_of(cond).fetch_add(1, std::memory_order_relaxed);
-  unpark_all(cond);  // the bit stays for the next one to clear: by now the object may be gone
+  // The bit stays for the next one to clear: the object may be gone by then.
+  if (unpark_all(cond) != 0) step_aside(cond);
 }
 
 // Process-shared: glibc's code, which unlocks and locks the mutex itself.
@@ -122,7 +130,9 @@ VTHR_EXPORT int cond_init_new(pthread_cond_t* c, const pthread_condattr_t* attr)
 }
 
 // Nothing to wait for: woken waiters are done with the object.
-VTHR_EXPORT int cond_destroy_new(pthread_cond_t* c) { return is_native(c) ? REAL_AS(CondFn, cond_destroy_new)(c) : 0; }
+VTHR_EXPORT int cond_destroy_new(pthread_cond_t* c) {
+  return is_native(c) ? REAL_AS(CondFn, cond_destroy_new)(c) : 0;
+}
 
 VTHR_EXPORT int cond_wait_new(pthread_cond_t* c, pthread_mutex_t* m) {
   if (is_native(c)) return wait_native(m, [=] { return REAL_AS(WaitFn, cond_wait_new)(c, m); });
@@ -130,11 +140,13 @@ VTHR_EXPORT int cond_wait_new(pthread_cond_t* c, pthread_mutex_t* m) {
 }
 
 VTHR_EXPORT int cond_timedwait_new(pthread_cond_t* c, pthread_mutex_t* m, const timespec* abs) {
-  if (is_native(c)) return wait_native(m, [=] { return REAL_AS(TimedWaitFn, cond_timedwait_new)(c, m, abs); });
+  if (is_native(c))
+    return wait_native(m, [=] { return REAL_AS(TimedWaitFn, cond_timedwait_new)(c, m, abs); });
   return wait(c, m, Until{clock_of(c), abs});
 }
 
-VTHR_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* m, clockid_t clock, const timespec* abs) {
+VTHR_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* m, clockid_t clock,
+                                       const timespec* abs) {
   if (is_native(c)) return wait_native(m, [=] { return REAL(pthread_cond_clockwait)(c, m, clock, abs); });
   if (!lock_clock(clock)) return EINVAL;
   return wait(c, m, Until{clock, abs});

@@ -1,7 +1,5 @@
 // syscall(2) and gettid: what programs ask of the kernel by number. Above all futex, on which Rust, OpenJDK, libstdc++
 // and many others build their locks: private futexes wait in the parking lot.
-#include <cerrno>
-#include <csignal>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -9,6 +7,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <cerrno>
+#include <csignal>
 
 #include "interpose/mutex.h"
 
@@ -32,7 +32,9 @@ struct Futex {
 };
 
 bool aligned(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 3) == 0; }
-uint32_t value_of(const void* p) { return __atomic_load_n(static_cast<const uint32_t*>(p), __ATOMIC_SEQ_CST); }
+uint32_t value_of(const void* p) {
+  return __atomic_load_n(static_cast<const uint32_t*>(p), __ATOMIC_SEQ_CST);
+}
 
 // Can *p be read? The kernel answers EFAULT where a load would kill the program. Asking it costs as much as a wait, so
 // pages that it said yes to are remembered; one that was unmapped since is the program's bug, natively too a rare one.
@@ -43,7 +45,8 @@ bool readable(const uint32_t* p) {
   std::atomic<uintptr_t>& slot = readable_pages[page % kPages];
   if (VTHR_LIKELY(page != 0 && slot.load(std::memory_order_relaxed) == page)) return true;
   // compares *p with 0 and, equal or not, neither wakes nor moves anybody
-  if (sys_call(SYS_futex, sys_arg(p), FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, sys_arg(p), 0) == -EFAULT) return false;
+  if (sys_call(SYS_futex, sys_arg(p), FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, sys_arg(p), 0) == -EFAULT)
+    return false;
   slot.store(page, std::memory_order_relaxed);
   return true;
 }
@@ -52,7 +55,8 @@ bool readable(const uint32_t* p) {
 long futex_wait(const Futex& x, bool relative, uint32_t bits) {
   const timespec* t = x.timeout();
   if (!aligned(x.uaddr) || bits == 0) return x.kernel();
-  if (t != nullptr && (reinterpret_cast<uintptr_t>(t) < kPage || t->tv_sec < 0 || !valid_nsec(t))) return x.kernel();
+  if (t != nullptr && (reinterpret_cast<uintptr_t>(t) < kPage || t->tv_sec < 0 || !valid_nsec(t)))
+    return x.kernel();
   if (!readable(x.uaddr)) return -EFAULT;
   if (value_of(x.uaddr) != x.val) return -EAGAIN;
   Until until{(x.op & FUTEX_CLOCK_REALTIME) != 0 ? CLOCK_REALTIME : CLOCK_MONOTONIC, t};
@@ -90,9 +94,12 @@ size_t wake_count(long n) { return n < 1 ? 1 : static_cast<size_t>(n); }
 long futex_wake(Futex x, uint32_t bits) {
   if (!aligned(x.uaddr) || bits == 0) return x.kernel();
   size_t most = wake_count(static_cast<int>(x.val)), n = unpark_some(x.uaddr, most, bits);
-  if (n == most) return static_cast<long>(n);
-  x.val = static_cast<uint32_t>(most - n);
-  long r = x.kernel();
+  long r = 0;
+  if (n < most) {
+    x.val = static_cast<uint32_t>(most - n);
+    r = x.kernel();
+  }
+  if (n != 0) step_aside(x.uaddr);
   return r >= 0 ? static_cast<long>(n) + r : n != 0 ? static_cast<long>(n) : r;
 }
 
@@ -103,7 +110,8 @@ long futex_requeue(const Futex& x, bool compare) {
   uint32_t val = x.val3;
   auto* still = +[](const void* key, void* arg) { return value_of(key) == *static_cast<uint32_t*>(arg); };
   size_t most = x.uaddr == x.uaddr2 ? 0 : static_cast<size_t>(move);  // to itself: they are there already
-  long n = unpark_requeue(x.uaddr, static_cast<size_t>(wake), x.uaddr2, most, compare ? still : nullptr, &val);
+  long n =
+      unpark_requeue(x.uaddr, static_cast<size_t>(wake), x.uaddr2, most, compare ? still : nullptr, &val);
   return n < 0 ? -EAGAIN : n;
 }
 
@@ -142,7 +150,8 @@ long futex_wake_op(const Futex& x) {
 
 long futex(const Futex& x) {
   int op = x.op & ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
-  bool ours = (x.op & FUTEX_PRIVATE_FLAG) != 0 && ((x.op & FUTEX_CLOCK_REALTIME) == 0 || op == FUTEX_WAIT_BITSET);
+  bool ours =
+      (x.op & FUTEX_PRIVATE_FLAG) != 0 && ((x.op & FUTEX_CLOCK_REALTIME) == 0 || op == FUTEX_WAIT_BITSET);
   if (!ours) return pinned("futex", [&x] { return x.kernel(); });
   switch (op) {
     case FUTEX_WAIT:
@@ -273,14 +282,14 @@ using namespace vthr;
 
 // long syscall(long nr, ...): the callers put six arguments where a function without "..." finds them. The sixth is on the
 // stack, where something always is.
-extern "C" __attribute__((visibility("default"))) long syscall_hook(long nr, long a, long b, long c, long d, long e,
-                                                                    long f) __asm__("syscall");
+extern "C" __attribute__((visibility("default"))) long syscall_hook(long nr, long a, long b, long c, long d,
+                                                                    long e, long f) __asm__("syscall");
 extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, long f) {
   bool other = false;
   if (VTHR_LIKELY(native_locks == 0 && sched_running())) {
     if (VTHR_LIKELY(nr == SYS_futex)) {
-      return libc_result(futex({ptr<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), d, ptr<uint32_t>(e),
-                                static_cast<uint32_t>(f)}));
+      return libc_result(futex({ptr<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), d,
+                                ptr<uint32_t>(e), static_cast<uint32_t>(f)}));
     }
     Fiber* self = fiber_here();
     if (nr == SYS_tkill || nr == SYS_tgkill) {

@@ -148,7 +148,7 @@ __attribute__((constructor)) static void construct(int, char**, char** envp) {
     native_why = why;
   }
   diag_init();
-  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  pthread_atfork(diag_before_fork, diag_after_fork_in_parent, after_fork_in_child);
 }
 
 __attribute__((destructor)) static void destruct() { diag_at_exit(); }

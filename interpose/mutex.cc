@@ -28,18 +28,17 @@ enum Kind : int {
 };
 
 // __lock: bits 19 and up are the ceiling of a kProtect mutex and change only under it; the others:
-//   kUnlocked       -> kHeld        lock, trylock (acquire)
-//   kHeld       -> kUnlocked        unlock (release)
-//   kHeld       -> kContended   a waiter, before it parks: the unlock must wake one
-//   kUnlocked       -> kContended   a waiter that did not get it at once (acquire): others may still be parked
-//   kContended  -> kUnlocked        unlock (release), which then wakes one
-//   kContended  -> kStarved     a waiter that was woken in vain for kPatience, before it parks again
-//   kStarved    -> kYielding    unlock (release), which then wakes one: free, but newcomers step back once
-//   kYielding   -> kContended   whoever takes it (acquire)
+//   kUnlocked  -> kHeld        lock, trylock (acquire)
+//   kHeld      -> kUnlocked    unlock (release)
+//   kHeld      -> kContended   a waiter, before it parks: the unlock must wake one
+//   kUnlocked  -> kContended   a waiter that did not get it at once (acquire): others may still be parked
+//   kContended -> kUnlocked    unlock (release), which then wakes one
+//   kContended -> kYielding    the same when a turn is due: free, but newcomers step back once
+//   kYielding  -> kContended   whoever takes it (acquire)
 // Pairs: the unlocker's release with the next owner's acquire. No wake-up is lost: a waiter publishes itself under the
-// bucket lock only while the word is kContended or kStarved, and the unlocker leaves these before it takes that lock.
+// bucket lock only while the word is kContended, and the unlocker changes that before it takes that lock.
 // The unlocker does not touch the mutex after its release: the next owner may free it.
-enum State : int { kUnlocked, kHeld, kContended, kStarved, kYielding, kStateMask = (1 << 19) - 1 };
+enum State : int { kUnlocked, kHeld, kContended, kYielding, kStateMask = (1 << 19) - 1 };
 bool is_free(int v) { return (v & kStateMask) == kUnlocked || (v & kStateMask) == kYielding; }
 int with_state(int v, int state) { return (v & ~kStateMask) | state; }
 
@@ -51,12 +50,12 @@ int kind_of(const pthread_mutex_t* m) {
   return __atomic_load_n(&m->__data.__kind, __ATOMIC_RELAXED) | native_locks;
 }
 bool is_ours(int kind) { return (kind & ~(kOurs | kElision)) == 0; }
-bool is_mine(const pthread_mutex_t* m) {
-  return __atomic_load_n(&m->__data.__owner, __ATOMIC_RELAXED) == self_tid();
+int owner_of(const pthread_mutex_t* m) { return __atomic_load_n(&m->__data.__owner, __ATOMIC_RELAXED); }
+void set_owner(pthread_mutex_t* m, int tid) {
+  atomic_at(&m->__data.__owner).store(tid, std::memory_order_relaxed);
 }
-void set_owner(pthread_mutex_t* m, int tid) { atomic_at(&m->__data.__owner).store(tid, std::memory_order_relaxed); }
-void own(pthread_mutex_t* m, unsigned users = 1) {
-  set_owner(m, self_tid());
+void own(pthread_mutex_t* m, int tid, unsigned users = 1) {
+  set_owner(m, tid);
   m->__data.__nusers += users;
 }
 
@@ -93,8 +92,7 @@ bool spin(pthread_mutex_t* m) {
 
 bool still_contended(const void* key, void*) {
   auto* m = static_cast<pthread_mutex_t*>(const_cast<void*>(key));
-  int state = word_of(m).load(std::memory_order_relaxed) & kStateMask;
-  return (state == kContended || state == kStarved) && is_ours(kind_of(m));
+  return (word_of(m).load(std::memory_order_relaxed) & kStateMask) == kContended && is_ours(kind_of(m));
 }
 bool still_yielding(const void* key, void*) {
   auto* m = static_cast<pthread_mutex_t*>(const_cast<void*>(key));
@@ -108,12 +106,11 @@ VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
   ParkArgs args;
   args.reason = Reason::mutex;
   args.deaf = waits_deaf();
-  Losses losses;
   int64_t deadline = kNever;
-  bool timed = false, waited = false, was_woken = false, starved = false;
+  bool timed = false, waited = false;
   for (;;) {
-    int v = word.load(std::memory_order_relaxed), state = v & kStateMask;
-    if (state == kYielding && !waited && until.valid()) {
+    int v = word.load(std::memory_order_relaxed);
+    if ((v & kStateMask) == kYielding && !waited && until.valid()) {
       waited = true;
       args.still = still_yielding;
       args.deadline = now_ns() + kStepBack;
@@ -121,7 +118,8 @@ VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
       continue;
     }
     if (is_free(v)) {
-      if (word.compare_exchange_weak(v, with_state(v, kContended), std::memory_order_acquire, std::memory_order_relaxed))
+      if (word.compare_exchange_weak(v, with_state(v, kContended), std::memory_order_acquire,
+                                     std::memory_order_relaxed))
         return 0;
       continue;
     }
@@ -131,40 +129,37 @@ VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
       deadline = until.deadline();
       timed = true;
     }
-    if (was_woken) starved = losses.too_many();
-    was_woken = false;
-    int want = with_state(v, starved ? kStarved : kContended);
-    if ((state == kHeld || (state == kContended && starved)) &&
-        !word.compare_exchange_weak(v, want, std::memory_order_relaxed))
+    if ((v & kStateMask) == kHeld &&
+        !word.compare_exchange_weak(v, with_state(v, kContended), std::memory_order_relaxed))
       continue;
     waited = true;
     args.still = still_contended;
     args.deadline = deadline;
-    Wake how = park_on(m, args);
-    if (how == Wake::timed_out) {
+    if (park_on(m, args) == Wake::timed_out) {
       if (until.over()) return ETIMEDOUT;
       deadline = until.deadline();
     }
-    was_woken = how == Wake::woken;
   }
 }
 
 int lock_word(pthread_mutex_t* m, const Until& until) {
   int v = kUnlocked;
-  if (VTHR_LIKELY(word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire, std::memory_order_relaxed)))
+  if (VTHR_LIKELY(
+          word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire, std::memory_order_relaxed)))
     return 0;
   return lock_word_slow(m, until);
 }
 
 VTHR_NOINLINE void unlock_word_slow(pthread_mutex_t* m) {
   std::atomic<int>& word = word_of(m);
-  int v = word.load(std::memory_order_relaxed);
+  int v = word.load(std::memory_order_relaxed), to = kUnlocked;
+  if ((v & kStateMask) == kContended && turn_is_due(m) && anybody_parked_on(m)) to = kYielding;
   for (;;) {
     if (is_free(v)) return;  // a normal mutex that nobody holds: undefined, and harmless as in glibc
-    int state = v & kStateMask;
-    if (word.compare_exchange_weak(v, with_state(v, state == kStarved ? kYielding : kUnlocked), std::memory_order_release,
+    bool contended = (v & kStateMask) == kContended;
+    if (word.compare_exchange_weak(v, with_state(v, contended ? to : kUnlocked), std::memory_order_release,
                                    std::memory_order_relaxed)) {
-      if (state != kHeld) unpark_one(m);
+      if (contended) unpark_one(m);
       return;
     }
   }
@@ -172,8 +167,8 @@ VTHR_NOINLINE void unlock_word_slow(pthread_mutex_t* m) {
 
 void unlock_word(pthread_mutex_t* m) {
   int v = kHeld;
-  if (VTHR_UNLIKELY(
-          !word_of(m).compare_exchange_strong(v, kUnlocked, std::memory_order_release, std::memory_order_relaxed)))
+  if (VTHR_UNLIKELY(!word_of(m).compare_exchange_strong(v, kUnlocked, std::memory_order_release,
+                                                        std::memory_order_relaxed)))
     unlock_word_slow(m);
 }
 
@@ -192,24 +187,23 @@ int lock_native(pthread_mutex_t* m, const Until& until) {
 
 // ---- every kind of ours but the normal one ----
 
-// 0: the caller must take the word; kOwned: it has the mutex already; or an error.
 constexpr int kOwned = -2;
-int before_lock(pthread_mutex_t* m, int kind, bool trying) {
+// Before `tid` takes the word: 0; kOwned, it has the mutex already and now once more; or an error.
+int before_lock(pthread_mutex_t* m, int kind, int tid, bool trying) {
   int type = kind & kType;
-  if (type == kRecursive && is_mine(m)) {
-    if (m->__data.__count == UINT_MAX) return EAGAIN;
-    m->__data.__count++;
-    return kOwned;
-  }
-  if (type == kErrorcheck && !trying && is_mine(m)) return EDEADLK;
-  return 0;
+  if (VTHR_LIKELY(owner_of(m) != tid) || type == kNormal || type == kType) return 0;
+  if (type == kErrorcheck) return trying ? EBUSY : EDEADLK;
+  if (m->__data.__count == UINT_MAX) return EAGAIN;
+  m->__data.__count++;
+  return kOwned;
 }
 
 // `users`: by how much __nusers changes.
 VTHR_NOINLINE int lock_any(pthread_mutex_t* m, int kind, const Until& until, unsigned users = 1) {
+  int tid = self_tid();
   for (;;) {
     if (!is_ours(kind)) return lock_native(m, until);
-    int r = before_lock(m, kind, false);
+    int r = before_lock(m, kind, tid, false);
     if (r != 0) return r == kOwned ? 0 : r;
     r = lock_word(m, until);
     if (r == kChanged) {
@@ -218,7 +212,7 @@ VTHR_NOINLINE int lock_any(pthread_mutex_t* m, int kind, const Until& until, uns
     }
     if (r != 0) return r;
     if ((kind & kType) == kRecursive) m->__data.__count = 1;
-    own(m, users);
+    own(m, tid, users);
     return 0;
   }
 }
@@ -226,8 +220,8 @@ VTHR_NOINLINE int lock_any(pthread_mutex_t* m, int kind, const Until& until, uns
 // EPERM: not the caller's to unlock.
 int may_unlock(const pthread_mutex_t* m, int kind) {
   int type = kind & kType;
-  bool owned = type == kRecursive || type == kErrorcheck || (kind & kInherit) != 0;
-  return owned && !is_mine(m) ? EPERM : 0;
+  bool owned = type == kRecursive || type == kErrorcheck || (kind & (kInherit | kRobust)) != 0;
+  return owned && owner_of(m) != self_tid() ? EPERM : 0;
 }
 
 VTHR_NOINLINE int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
@@ -240,14 +234,27 @@ VTHR_NOINLINE int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
   return 0;
 }
 
+std::atomic<int64_t> turns[256];  // when the last turn was
+
 }  // namespace
+
+bool turn_is_due(const void* key) {
+  std::atomic<int64_t>& turn = turns[(reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> 56];
+  int64_t now = now_ns(), last = turn.load(std::memory_order_relaxed);
+  return now - last >= kTurn && turn.compare_exchange_strong(last, now, std::memory_order_relaxed);
+}
+
+void step_aside(const void* key) {
+  Fiber* f = fiber_here();
+  if (f == nullptr || !turn_is_due(key)) return;
+  enter(f);
+  yield(f);
+  leave(f);
+}
 
 int mutex_check_wait(const pthread_mutex_t* m) {
   int kind = kind_of(m);
-  if (is_ours(kind)) return may_unlock(m, kind);
-  if (kind < 0) return EINVAL;  // destroyed
-  int type = kind & kType;
-  return ((kind & kRobust) != 0 || type == kRecursive || type == kErrorcheck) && !is_mine(m) ? EPERM : 0;
+  return kind < 0 ? EINVAL : may_unlock(m, kind);  // < 0: destroyed
 }
 
 void mutex_unlock_for_wait(pthread_mutex_t* m) {
@@ -289,21 +296,21 @@ VTHR_EXPORT int pthread_mutex_lock(pthread_mutex_t* m) {
   int kind = kind_of(m);
   if (VTHR_UNLIKELY((kind & ~kElision) != kNormal)) return lock_any(m, kind, Until{});
   int v = kUnlocked;
-  if (VTHR_UNLIKELY(
-          !word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire, std::memory_order_relaxed)))
+  if (VTHR_UNLIKELY(!word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire,
+                                                        std::memory_order_relaxed)))
     return lock_any(m, kind, Until{});
-  own(m);
+  own(m, self_tid());
   return 0;
 }
 
 VTHR_EXPORT int pthread_mutex_trylock(pthread_mutex_t* m) {
   int kind = kind_of(m);
   if (!is_ours(kind)) return REAL(pthread_mutex_trylock)(m);
-  int r = before_lock(m, kind, true);
+  int tid = self_tid(), r = before_lock(m, kind, tid, true);
   if (r != 0) return r == kOwned ? 0 : r;
   if (!try_word(word_of(m))) return EBUSY;
   if ((kind & kType) == kRecursive) m->__data.__count = 1;
-  own(m);
+  own(m, tid);
   return 0;
 }
 

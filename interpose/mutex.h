@@ -49,22 +49,15 @@ struct Until {
 };
 
 // Fairness. A woken waiter competes with newcomers for a free lock, and with fibers it can lose for ever: a thread that
-// sleeps inside its critical section and locks again at once never leaves the carrier between unlock and lock. A waiter
-// that was woken in vain for longer than kPatience therefore marks the lock, and a newcomer that finds it free but marked
-// steps back once, for at most kStepBack, before it competes. Nobody owns anything meanwhile, so nothing can be lost.
-constexpr int64_t kPatience = kMilli, kStepBack = 200 * kMicro;
-class Losses {
- public:
-  // The caller was woken and found the lock taken again: may it ask others to step back?
-  bool too_many() {
-    int64_t now = now_ns();
-    if (since_ == 0) since_ = now;
-    return now - since_ > kPatience;
-  }
-
- private:
-  int64_t since_ = 0;
-};
+// sleeps inside its critical section and locks again at once never leaves the carrier between unlock and lock. So once in
+// kTurn for each lock an unlock that wakes somebody marks the lock, and a newcomer that finds it free but marked steps
+// back once, for at most kStepBack, before it competes. Nobody owns anything meanwhile, so nothing can be lost.
+constexpr int64_t kTurn = kMilli, kStepBack = 200 * kMicro;
+// Is it time for the object at `key`? If so, not again for kTurn. Any thread.
+bool turn_is_due(const void* key);
+// For objects whose use after the wake-up the program decides (futex, condition variable): a fiber that woke somebody lets
+// others run when the turn is due.
+void step_aside(const void* key);
 
 // A call of glibc's own code that may block: a fiber pins its worker meanwhile.
 template <class F>

@@ -1,6 +1,6 @@
 // pthread_once: glibc's word, the parking lot for those who wait.
-#include <cerrno>
 #include <unwind.h>
+#include <cerrno>
 
 #include "interpose/mutex.h"
 
@@ -8,10 +8,8 @@
 // pass through, the unwinder calls it. A cleanup or catch in C++ would do the same through the _Unwind_Resume of our
 // static libgcc, which need not understand the program's unwinder; this needs nothing of any unwinder.
 extern "C" void once_call(void (*routine)());
-extern "C" __attribute__((visibility("hidden"), used)) _Unwind_Reason_Code once_abandoned(int version,
-                                                                                         _Unwind_Action actions,
-                                                                                         uint64_t exception_class,
-                                                                                         void* exception, void* context);
+extern "C" __attribute__((visibility("hidden"), used)) _Unwind_Reason_Code once_abandoned(
+    int version, _Unwind_Action actions, uint64_t exception_class, void* exception, void* context);
 __asm__(R"(
   .pushsection .text
   .hidden once_call
@@ -64,7 +62,8 @@ VTHR_NOINLINE int once_slow(std::atomic<int>* word, void (*routine)()) {
   args.deaf = waits_deaf();
   args.still_arg = const_cast<int*>(&running);
   args.still = [](const void* key, void* arg) {
-    return static_cast<const std::atomic<int>*>(key)->load(std::memory_order_relaxed) == *static_cast<int*>(arg);
+    return static_cast<const std::atomic<int>*>(key)->load(std::memory_order_relaxed) ==
+           *static_cast<int*>(arg);
   };
   for (;;) {
     int v = word->load(std::memory_order_acquire);

@@ -34,7 +34,8 @@ constexpr uint64_t kWritingOne = kReadingOne << kWaiterBits, kWriting = kReading
 constexpr uint64_t kWriter = 1ull << 61, kForReaders = 1ull << 62, kForWriters = 1ull << 63;
 static_assert((kWriting << 1 & ~kWriting) == kWriter);
 
-static_assert(offsetof(pthread_rwlock_t, __data.__readers) == 0 && offsetof(pthread_rwlock_t, __data.__writers) == 4);
+static_assert(offsetof(pthread_rwlock_t, __data.__readers) == 0 &&
+              offsetof(pthread_rwlock_t, __data.__writers) == 4);
 std::atomic<uint64_t>& word_of(pthread_rwlock_t* l) {
   return *static_cast<std::atomic<uint64_t>*>(static_cast<void*>(l));
 }
@@ -186,7 +187,8 @@ int read_lock(pthread_rwlock_t* l, const Until& until) {
 int write_lock(pthread_rwlock_t* l, const Until& until) {
   if (!until.valid()) return EINVAL;
   uint64_t s = 0;
-  if (VTHR_LIKELY(word_of(l).compare_exchange_strong(s, kWriter, std::memory_order_acquire, std::memory_order_relaxed))) {
+  if (VTHR_LIKELY(word_of(l).compare_exchange_strong(s, kWriter, std::memory_order_acquire,
+                                                     std::memory_order_relaxed))) {
     writer_of(l).store(self_tid(), std::memory_order_relaxed);
     return 0;
   }
@@ -245,7 +247,8 @@ VTHR_EXPORT int pthread_rwlock_tryrdlock(pthread_rwlock_t* l) {
 
 VTHR_EXPORT int pthread_rwlock_clockrdlock(pthread_rwlock_t* l, clockid_t clock, const timespec* abs) {
   if (is_native(l))
-    return pinned("pthread_rwlock_clockrdlock", [=] { return REAL(pthread_rwlock_clockrdlock)(l, clock, abs); });
+    return pinned("pthread_rwlock_clockrdlock",
+                  [=] { return REAL(pthread_rwlock_clockrdlock)(l, clock, abs); });
   return lock_clock(clock) ? read_lock(l, Until{clock, abs}) : EINVAL;
 }
 
@@ -264,7 +267,8 @@ VTHR_EXPORT int pthread_rwlock_trywrlock(pthread_rwlock_t* l) {
 
 VTHR_EXPORT int pthread_rwlock_clockwrlock(pthread_rwlock_t* l, clockid_t clock, const timespec* abs) {
   if (is_native(l))
-    return pinned("pthread_rwlock_clockwrlock", [=] { return REAL(pthread_rwlock_clockwrlock)(l, clock, abs); });
+    return pinned("pthread_rwlock_clockwrlock",
+                  [=] { return REAL(pthread_rwlock_clockwrlock)(l, clock, abs); });
   return lock_clock(clock) ? write_lock(l, Until{clock, abs}) : EINVAL;
 }
 

@@ -1,7 +1,7 @@
 // sem_*: glibc's object, the parking lot behind it. Process-shared and named semaphores are glibc's own.
+#include <semaphore.h>
 #include <cerrno>
 #include <climits>
-#include <semaphore.h>
 
 #include "interpose/mutex.h"
 
@@ -13,7 +13,7 @@ namespace {
 struct Sem {
   std::atomic<uint64_t> data;
   int shared;  // 0: of this process only
-  std::atomic<uint32_t> patience;
+  std::atomic<uint32_t> yielding;
 };
 static_assert(sizeof(Sem) <= sizeof(sem_t));
 
@@ -29,8 +29,8 @@ constexpr uint64_t kWaiter = 1ull << 32;
 constexpr uint32_t kMostValue = INT_MAX;  // SEM_VALUE_MAX
 bool has_value(uint64_t d) { return static_cast<uint32_t>(d) != 0; }
 
-// patience (glibc's padding): not 0: a waiter was woken in vain for kPatience, newcomers step back once (mutex.h). Only a
-// hint: whoever steps back or gets the semaphore clears it, so garbage costs one kStepBack.
+// yielding (glibc's padding): a turn is due, newcomers step back once (mutex.h). Only a hint: a waiter that got it or
+// stepped back clears it, so garbage costs one kStepBack.
 
 Sem* of(sem_t* s) { return reinterpret_cast<Sem*>(s); }
 bool is_native(const Sem* s) { return (__atomic_load_n(&s->shared, __ATOMIC_RELAXED) | native_locks) != 0; }
@@ -38,7 +38,8 @@ bool is_native(const Sem* s) { return (__atomic_load_n(&s->shared, __ATOMIC_RELA
 bool try_take(Sem* s, uint64_t also = 0) {
   uint64_t d = s->data.load(std::memory_order_relaxed);
   while (has_value(d)) {
-    if (s->data.compare_exchange_weak(d, d - 1 - also, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+    if (s->data.compare_exchange_weak(d, d - 1 - also, std::memory_order_acquire, std::memory_order_relaxed))
+      return true;
   }
   return false;
 }
@@ -49,29 +50,27 @@ void step_back(Sem* s) {
   args.deadline = now_ns() + kStepBack;
   args.deaf = waits_deaf();
   park_on(s, args);
-  s->patience.store(0, std::memory_order_relaxed);
+  s->yielding.store(0, std::memory_order_relaxed);
 }
 
 // 0 or an error number.
 VTHR_NOINLINE int wait_slow(Sem* s, const Until& until) {
   s->data.fetch_add(kWaiter, std::memory_order_relaxed);
-  if (s->patience.load(std::memory_order_relaxed) != 0) step_back(s);
+  if (s->yielding.load(std::memory_order_relaxed) != 0) step_back(s);
   ParkArgs args;
   args.reason = Reason::sem;
   args.still = [](const void* key, void*) {
     return !has_value(static_cast<const Sem*>(key)->data.load(std::memory_order_relaxed));
   };
   Fiber* f = fiber_here();
-  Losses losses;
   int err = 0;
   while (err == 0) {
-    if (try_take(s, kWaiter)) return 0;
+    if (try_take(s, kWaiter)) {
+      s->yielding.store(0, std::memory_order_relaxed);
+      return 0;
+    }
     args.deadline = until.deadline();
     switch (park_on(s, args)) {
-      case Wake::woken:
-        if (!has_value(s->data.load(std::memory_order_relaxed)) && losses.too_many())
-          s->patience.store(1, std::memory_order_relaxed);
-        break;
       case Wake::timed_out:
         if (until.over()) err = ETIMEDOUT;
         break;
@@ -85,6 +84,7 @@ VTHR_NOINLINE int wait_slow(Sem* s, const Until& until) {
         cancel_here();
         s->data.fetch_add(kWaiter, std::memory_order_relaxed);
         break;
+      case Wake::woken:
       case Wake::invalid:
         break;
     }
@@ -97,7 +97,7 @@ int wait(Sem* s, const Until& until) {
   int err = EINVAL;
   if (until.valid()) {
     pthread_testcancel();
-    if (VTHR_LIKELY(s->patience.load(std::memory_order_relaxed) == 0) && try_take(s)) return 0;
+    if (VTHR_LIKELY(s->yielding.load(std::memory_order_relaxed) == 0) && try_take(s)) return 0;
     err = wait_slow(s, until);
   }
   if (err == 0) return 0;
@@ -113,7 +113,7 @@ using namespace vthr;
 
 VTHR_EXPORT int sem_init(sem_t* s, int shared, unsigned value) {
   int r = REAL(sem_init)(s, shared, value);
-  if (r == 0) of(s)->patience.store(0, std::memory_order_relaxed);
+  if (r == 0) of(s)->yielding.store(0, std::memory_order_relaxed);
   return r;
 }
 
@@ -149,6 +149,7 @@ VTHR_EXPORT int sem_post(sem_t* s) {
   Sem* sem = of(s);
   if (is_native(sem)) return REAL(sem_post)(s);
   uint64_t d = sem->data.load(std::memory_order_relaxed);
+  if (d >= kWaiter && turn_is_due(sem)) sem->yielding.store(1, std::memory_order_relaxed);
   do {
     if (static_cast<uint32_t>(d) == kMostValue) {
       errno = EOVERFLOW;

@@ -19,7 +19,6 @@ List again;     // slotting readmit: unparked without a slot; served first
 List newcomers; // slotting queued: not started
 int in_use;
 std::atomic<uint64_t> queued_count{0};
-std::atomic<uint32_t> room{0};  // parking key of creators under `block`
 
 Fiber* fiber_of_node(ListNode* n) {
   return reinterpret_cast<Fiber*>(reinterpret_cast<char*>(n) - offsetof(Fiber, admission));
@@ -55,13 +54,10 @@ void run_all(Fiber* f) {
       f->regains_slot = false;
       ready(f);
     }
+    // Under `block` its creator waits for this. f may have ended by now: its record stays.
+    if (options.admission == kAdmitBlock) unpark_all(&f->slotting);
     f = next;
   }
-}
-
-void let_creators_try() {
-  room.fetch_add(1, std::memory_order_release);
-  unpark_all(&room);
 }
 
 }  // namespace
@@ -70,32 +66,44 @@ bool admission_active() { return options.max_concurrency > 0; }
 
 int admission_enter(Fiber* f) {
   if (VTHR_LIKELY(!admission_active())) return 0;
-  for (;;) {
-    uint32_t seen = room.load(std::memory_order_acquire);
-    {
-      Locked hold(lock);
-      if (in_use < options.max_concurrency && again.empty() && newcomers.empty()) {
-        hold_slot(f);
-        return 0;
-      }
-      if (options.admission == kAdmitReject) return -EAGAIN;
-      if (options.admission == kAdmitQueue) {
-        f->slotting = Slotting::queued;
-        f->hold_since = now_ns();
-        newcomers.push_back(&f->admission);
-        queued_count.fetch_add(1, std::memory_order_relaxed);
-        return 1;
-      }
+  uint64_t id = f->id;
+  Fiber* self = fiber_here();
+  Fiber* run = nullptr;
+  {
+    Locked hold(lock);
+    if (in_use < options.max_concurrency && again.empty() && newcomers.empty()) {
+      hold_slot(f);
+      return 0;
     }
-    ParkArgs args;
-    args.reason = Reason::create;
-    args.still = [](const void* key, void* want) {
-      return static_cast<const std::atomic<uint32_t>*>(key)->load(std::memory_order_acquire) ==
-             *static_cast<uint32_t*>(want);
-    };
-    args.still_arg = &seen;
-    park_on(&room, args);
+    if (options.admission == kAdmitReject) return -EAGAIN;
+    f->slotting = Slotting::queued;
+    f->hold_since = now_ns();
+    newcomers.push_back(&f->admission);
+    queued_count.fetch_add(1, std::memory_order_relaxed);
+    if (options.admission == kAdmitBlock && self != nullptr && self->slotting == Slotting::held) {
+      // A creator that waits does no work: its slot serves the head of the queue at once, not only after a second.
+      List::remove(&self->admission);
+      self->slotting = Slotting::released;
+      in_use--;
+      run = grant();
+    }
   }
+  run_all(run);
+  if (options.admission == kAdmitQueue) return 1;
+  // The creator waits until the new fiber got a slot. (Waiting for a free slot and then taking it starves: creators
+  // that gave up their own slots meanwhile need one each to look.)
+  ParkArgs args;
+  args.reason = Reason::create;
+  args.deaf = true;
+  args.still = [](const void* key, void* want) {
+    auto* waiting = reinterpret_cast<const Fiber*>(static_cast<const char*>(key) - offsetof(Fiber, slotting));
+    return waiting->id == *static_cast<uint64_t*>(want) && waiting->slotting == Slotting::queued;
+  };
+  args.still_arg = &id;
+  while (park_on(&f->slotting, args) != Wake::invalid) {
+  }
+  if (self != nullptr) admission_regain(self);
+  return 1;
 }
 
 bool admission_gate(Fiber* f) {
@@ -134,7 +142,6 @@ void admission_regain(Fiber* f) {
 void admission_leave(Fiber* f) {
   if (VTHR_LIKELY(!admission_active())) return;
   Fiber* run;
-  bool left;
   {
     Locked hold(lock);
     if (f->slotting == Slotting::held) {
@@ -143,10 +150,8 @@ void admission_leave(Fiber* f) {
     }
     f->slotting = Slotting::none;
     run = grant();
-    left = in_use < options.max_concurrency;
   }
   run_all(run);
-  if (left && options.admission == kAdmitBlock) let_creators_try();
 }
 
 void admission_joined(Fiber* f, Fiber* joiner) {
@@ -175,10 +180,9 @@ void admission_joined(Fiber* f, Fiber* joiner) {
 void admission_scan(int64_t now) {
   if (!admission_active()) return;
   Fiber* run = nullptr;
-  bool left;
   {
     Locked hold(lock);
-    if (again.empty() && newcomers.empty() && options.admission != kAdmitBlock) return;
+    if (again.empty() && newcomers.empty()) return;
     for (ListNode *n = holders.head.next, *next; n != &holders.head; n = next) {
       next = n->next;
       Fiber* f = fiber_of_node(n);
@@ -197,10 +201,8 @@ void admission_scan(int64_t now) {
       in_use--;
     }
     run = grant();
-    left = in_use < options.max_concurrency;
   }
   run_all(run);
-  if (left && options.admission == kAdmitBlock) let_creators_try();
 }
 
 uint64_t admission_queued() { return queued_count.load(std::memory_order_relaxed); }

@@ -15,7 +15,7 @@ void admission_regain(Fiber* f);
 void admission_leave(Fiber* f);
 // The caller joins f: a queued f gets the caller's slot, or the head of the queue. joiner nullptr: foreign thread.
 void admission_joined(Fiber* f, Fiber* joiner);
-// Takes slots from fibers that waited for others for a second. sysmon, several times a second.
+// Takes slots from fibers that waited for others for a second. The service thread, several times a second.
 void admission_scan(int64_t now);
 uint64_t admission_queued();  // fibers queued, not started or waiting for a slot again. Any thread
 int64_t admission_oldest(int64_t now);  // age of the oldest queued fiber in ns; 0 when none

@@ -6,12 +6,14 @@ namespace vthr {
 struct ListNode {
   ListNode* next = nullptr;
   ListNode* prev = nullptr;
+  constexpr ListNode() = default;
+  constexpr ListNode(ListNode* n, ListNode* p) : next(n), prev(p) {}
   bool linked() const { return next != nullptr; }
 };
 
 struct List {
   ListNode head;
-  List() { clear(); }
+  constexpr List() : head{&head, &head} {}
   void clear() { head.next = head.prev = &head; }
   bool empty() const { return head.next == &head; }
   ListNode* front() const { return empty() ? nullptr : head.next; }

@@ -1,5 +1,4 @@
 // Pins from sysmon to the diagnostics thread: a fixed pool of records, a queue, and the totals.
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -13,7 +12,7 @@ namespace vthr {
 
 namespace {
 
-constexpr int kRecords = 64, kAlarms = 16;
+constexpr int kRecords = 512, kAlarms = 16;  // untouched ones cost address space only
 constexpr size_t kAlarmBytes = 512;
 
 Lock lock;  // guards the lists; held for a few instructions
@@ -70,8 +69,11 @@ void pins_release(PinRecord* r) {
 }
 
 PinRecord* pins_wait(int64_t deadline) {
+  static uint32_t served;  // the diagnostics thread is the only caller: a wake that came before the call counts
   for (;;) {
     uint32_t seen = bell.load(std::memory_order_acquire);
+    bool rung = seen != served;
+    served = seen;
     {
       Locked hold(lock);
       PinRecord* r = queue_head;
@@ -80,16 +82,11 @@ PinRecord* pins_wait(int64_t deadline) {
         if (queue_head == nullptr) queue_tail = nullptr;
         return r;
       }
-      if (alarm_count > 0) return nullptr;
     }
+    if (rung) return nullptr;
     int64_t left = deadline == kNever ? -1 : deadline - now_ns();
     if (deadline != kNever && left <= 0) return nullptr;
-    long r = sys_futex_wait(&bell, seen, left);
-    if (r == -ETIMEDOUT) return nullptr;
-    if (r == 0) {
-      Locked hold(lock);
-      if (queue_head == nullptr) return nullptr;  // pins_wake
-    }
+    sys_futex_wait(&bell, seen, left);
   }
 }
 

@@ -44,7 +44,7 @@ Bell* bell_take() {
       return b;
     }
   }
-  int fd = static_cast<int>(sys_call(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+  int fd = static_cast<int>(sys_call(SYS_eventfd2, 0, EFD_CLOEXEC));
   if (fd < 0) return nullptr;
   void* memory = sys_map(sizeof(Bell));
   if (memory == nullptr) {

@@ -264,33 +264,35 @@ Worker* take_spare() {
     }
     few = spare_count < kSparesKept;
   }
-  if (few && may_make_worker()) ask_for_worker();
+  if (few && may_make_worker()) ask_service(kServeWorker);
   return w;
 }
 
 namespace {
-// The maker thread makes workers on request. sysmon cannot: it has a descriptor table of its own, which its threads
-// would inherit (seen: OpenJDK's class file descriptor was not there on such a worker), and the malloc in
-// pthread_create may be locked by the very fiber that is pinned.
-std::atomic<uint32_t> wanted{0};
+// The service thread does for sysmon what sysmon cannot: sysmon has a descriptor table of its own, which threads that
+// it makes would inherit (seen: OpenJDK's class file descriptor was not there on such a worker) and in which the
+// doorbells of carriers do not exist; and the malloc in pthread_create may be locked by the very fiber that is pinned.
+// Word: the requests not yet served, set by anybody (release), taken by the service thread (acquire).
+std::atomic<uint32_t> requests{0};
 
-void* maker_main(void*) {
-  sys_call(SYS_prctl, PR_SET_NAME, sys_arg("vthr-maker"));
+void* service_main(void*) {
+  sys_call(SYS_prctl, PR_SET_NAME, sys_arg("vthr-service"));
+  bool said = false;
   for (;;) {
-    while (wanted.exchange(0, std::memory_order_acquire) == 0) sys_futex_wait(&wanted, 0);
-    if (!make_worker()) {
-      static bool said;
+    uint32_t r;
+    while ((r = requests.exchange(0, std::memory_order_acquire)) == 0) sys_futex_wait(&requests, 0);
+    if ((r & kServeWorker) != 0 && !make_worker()) {
       if (!said) alarm_post("alarm the kernel refused a thread; trying again");
       said = true;
     }
+    if ((r & kServeAdmission) != 0) admission_scan(now_ns());
   }
   return nullptr;
 }
 }  // namespace
 
-void ask_for_worker() {
-  wanted.store(1, std::memory_order_release);
-  sys_futex_wake(&wanted);
+void ask_service(uint32_t what) {
+  if ((requests.fetch_or(what, std::memory_order_acq_rel) & what) != what) sys_futex_wake(&requests);
 }
 
 void give_carrier(Worker* w, Carrier* c) {
@@ -352,7 +354,7 @@ const char* sched_start() {
     }
     give_carrier(w, carriers[given++]);
   }
-  if (hooks.make_thread(maker_main, nullptr) != 0) return "a kernel thread was refused";
+  if (hooks.make_thread(service_main, nullptr) != 0) return "a kernel thread was refused";
   alive_word->store(1, std::memory_order_release);
   if (!sysmon_start()) return "a kernel thread was refused";
   return nullptr;
@@ -376,6 +378,7 @@ void sched_after_fork() {
   spare_count = 0;
   workers.store(0, std::memory_order_relaxed);
   workers_coming.store(0, std::memory_order_relaxed);
+  requests.store(0, std::memory_order_relaxed);
   workers_list.store(nullptr, std::memory_order_relaxed);
   next_worker_id.store(0, std::memory_order_relaxed);
   stack_after_fork();

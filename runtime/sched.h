@@ -151,7 +151,7 @@ extern Carrier* carriers[];
 extern int carrier_count;
 size_t global_queue_size();
 Worker* all_workers();
-// A spare worker, or nullptr; asks the maker for a new one when few are left.
+// A spare worker, or nullptr; asks the service thread for a new one when few are left.
 Worker* take_spare();
 void give_spare(Worker* w);
 void give_carrier(Worker* w, Carrier* c);
@@ -159,8 +159,10 @@ int worker_count();
 void wake_one();  // if a carrier sleeps and nobody looks for work already: wake it. Any thread
 void* worker_main(void* worker);
 bool may_make_worker();  // below VTHR_MAX_WORKERS, and none is on its way
-bool make_worker();      // one more spare; false when the kernel refuses. Start, and the maker thread
-void ask_for_worker();   // wakes the maker thread. Any thread
+bool make_worker();  // one more spare; false when the kernel refuses. Start, and the service thread
+// Asks the service thread, which shares the program's descriptors, for a worker or an admission scan. Any thread.
+constexpr uint32_t kServeWorker = 1, kServeAdmission = 2;
+void ask_service(uint32_t what);
 
 // Hooks of upper layers, set before start.
 struct RuntimeHooks {

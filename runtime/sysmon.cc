@@ -101,7 +101,7 @@ bool hand_off(Worker* w) {
   Carrier* c = w->carrier;
   Worker* spare = take_spare();
   if (spare == nullptr) {
-    if (may_make_worker()) ask_for_worker();
+    if (may_make_worker()) ask_service(kServeWorker);
     return false;
   }
   uint32_t s = kUser;
@@ -119,7 +119,7 @@ void copy_stack(PinRecord* r, uint64_t sp, uint64_t top) {
   if (sp == 0 || top <= sp) return;
   size_t want = top - sp < kStackCopy ? top - sp : kStackCopy;
   iovec to{r->stack, want}, from{reinterpret_cast<void*>(sp), want};
-  long n = sys_call(SYS_process_vm_readv, sys_call(SYS_getpid), sys_arg(&to), 1, sys_arg(&from), 1, 0);
+  long n = sys_call(SYS_process_vm_readv, sys_gettid(), sys_arg(&to), 1, sys_arg(&from), 1, 0);
   if (n > 0) r->stack_bytes = static_cast<size_t>(n);
 }
 
@@ -279,7 +279,7 @@ void more_workers(int64_t now) {
              worker_count());
     alarm_post(line);
   }
-  ask_for_worker();
+  ask_service(kServeWorker);
 }
 
 void* sysmon_main(void*) {
@@ -308,7 +308,7 @@ void* sysmon_main(void*) {
     more_workers(now);
     if (now - last_scan >= kScanEvery) {
       last_scan = now;
-      admission_scan(now);
+      if (admission_active()) ask_service(kServeAdmission);
     }
     quiet = happened ? 0 : quiet + 1;
     interval = happened ? kShortest : quiet <= kPatience ? interval : interval * 2;

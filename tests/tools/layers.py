@@ -21,7 +21,7 @@ RUNTIME = [
 ]
 INTERPOSE = ('symbols syscalls real enter blocking io socket poll file time thread tsd cancel mutex cond rwlock sem barrier '
              'once futex c11 process vfork signal later dl libc_entry init')
-DIAG = 'diag log pin report waits dump unwind deadlock stats vthr syscall_names'
+DIAG = 'calls diag file json log module pin report stats symbol text unwind vthr waits dump deadlock'
 
 # What may be used only in the named files. dlsym: unwind needs it for the library that it loads itself.
 ONLY = [

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "runtime/options.h"
 #include "runtime/parking.h"
@@ -19,7 +20,7 @@ namespace vthr {
 static std::deque<Fiber*> readied;
 static std::function<Wake(const void*, const ParkArgs&)> on_park;
 static std::function<void()> while_parked;
-static int unparked_creators;
+static std::multiset<const void*> unparked;
 
 void ready(Fiber* f) { readied.push_back(f); }
 void enter(Fiber* f) { f->in_runtime.store(1); }
@@ -30,8 +31,8 @@ void park(Fiber* f, Reason r, const void*) {
   f->reason.store(Reason::none);
 }
 Wake park_on(const void* key, const ParkArgs& args) { return on_park(key, args); }
-size_t unpark_some(const void*, size_t, uint32_t) {
-  unparked_creators++;
+size_t unpark_some(const void* key, size_t, uint32_t) {
+  unparked.insert(key);
   return 0;
 }
 
@@ -43,7 +44,7 @@ class Admission : public testing::Test {
     admission_after_fork();
     readied.clear();
     on_park = nullptr;
-    unparked_creators = 0;
+    unparked.clear();
     options.admission = kAdmitQueue;
     options.max_concurrency = 2;
   }
@@ -115,32 +116,30 @@ TEST_F(Admission, RejectSaysEagainOnlyWhenFull) {
   EXPECT_EQ(admission_enter(&d), -EAGAIN);
 }
 
-// The creator waits. An end between its look and its sleep is not missed: its validation sees it.
-TEST_F(Admission, BlockWaitsForRoom) {
+// The creator waits until the new fiber has a slot; what comes between its look and its sleep is not missed.
+TEST_F(Admission, BlockWaitsForTheNewFibersSlot) {
   options.admission = kAdmitBlock;
   EXPECT_EQ(admission_enter(&a), 0);
   EXPECT_EQ(admission_enter(&b), 0);
+  c.id = 3;
   int waits = 0;
   on_park = [&](const void* key, const ParkArgs& args) {
-    waits++;
+    if (waits > 0 && !args.still(key, args.still_arg)) return Wake::invalid;
     EXPECT_EQ(args.reason, Reason::create);
     EXPECT_EQ(args.deadline, kNever);
-    EXPECT_TRUE(args.still(key, args.still_arg)) << "nothing has changed: it may sleep";
-    admission_leave(&a);
-    EXPECT_FALSE(args.still(key, args.still_arg)) << "a slot came free: it must not";
-    return waits == 1 ? Wake::invalid : Wake::woken;
-  };
-  EXPECT_EQ(admission_enter(&c), 0);
-  EXPECT_EQ(waits, 1);
-  EXPECT_GE(unparked_creators, 1);
-  EXPECT_EQ(next_ready(), nullptr);
-  // a spurious wake, then one that counts
-  on_park = [&](const void*, const ParkArgs&) {
-    if (++waits == 4) admission_leave(&b);
+    EXPECT_TRUE(args.still(key, args.still_arg)) << "c waits: the creator may sleep";
+    if (++waits == 3) {
+      unparked.clear();
+      admission_leave(&a);
+      EXPECT_EQ(unparked.count(key), 1u) << "the creator is woken";
+      EXPECT_FALSE(args.still(key, args.still_arg)) << "c has a slot: it must not sleep";
+    }
     return Wake::woken;
   };
-  EXPECT_EQ(admission_enter(&d), 0);
-  EXPECT_EQ(waits, 4);
+  EXPECT_GE(admission_enter(&c), 0);
+  EXPECT_EQ(waits, 3) << "spurious wakes are not taken for slots";
+  EXPECT_EQ(next_ready(), &c);
+  EXPECT_EQ(next_ready(), nullptr) << "queued once";
 }
 
 TEST_F(Admission, SlotsOfLongWaitsForOthersGoOn) {
@@ -210,9 +209,16 @@ TEST_F(Admission, BlockedCreatorsHearOfReleasedSlots) {
   admission_enter(&a);
   admission_enter(&b);
   parks(&a, Reason::accept, kSecond);
-  admission_scan(5 * kSecond);
-  EXPECT_GE(unparked_creators, 1);
-  EXPECT_EQ(admission_enter(&c), 0);
+  int waits = 0;
+  on_park = [&](const void* key, const ParkArgs& args) {
+    if (!args.still(key, args.still_arg)) return Wake::invalid;
+    if (++waits == 1) admission_scan(5 * kSecond);
+    EXPECT_EQ(unparked.count(key), 1u);
+    return Wake::woken;
+  };
+  EXPECT_GE(admission_enter(&c), 0);
+  EXPECT_EQ(waits, 1);
+  EXPECT_EQ(next_ready(), &c);
 }
 
 TEST_F(Admission, AJoinerGivesItsSlotToWhomItJoins) {

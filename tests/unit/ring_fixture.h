@@ -1,0 +1,63 @@
+// The fixture of the units of the io_uring engine: a ring, a pipe, a socket pair, and an op_finish of its own.
+#pragma once
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "runtime/ring.h"
+#include "runtime/sys.h"
+#include "tests/unit/support.h"
+
+namespace vthr {
+
+inline std::atomic<int> finished{0};
+void op_finish(Op* op, int32_t res) {
+  EXPECT_FALSE(op->done) << "one completion for a request";
+  op->res = res;
+  op->done = true;
+  finished.fetch_add(1);
+}
+
+class Ring : public testing::Test {
+ protected:
+  void SetUp() override {
+    int err = 0;
+    ring = ring_make(&err);
+    if (ring == nullptr) GTEST_SKIP() << "io_uring refused: " << strerror(err);
+    ASSERT_EQ(pipe2(pipe_, O_CLOEXEC), 0);
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair_), 0);
+    finished = 0;
+  }
+  void TearDown() override {
+    if (ring == nullptr) return;
+    for (int fd : {pipe_[0], pipe_[1], pair_[0], pair_[1]}) close(fd);
+    ring->abandon();
+  }
+  static Request request(uint8_t code, int fd, void* p = nullptr, uint32_t len = 0) {
+    Request r;
+    r.code = code;
+    r.fd = fd;
+    r.off = code == IORING_OP_READ || code == IORING_OP_WRITE ? static_cast<uint64_t>(-1) : 0;
+    r.addr = reinterpret_cast<uint64_t>(p);
+    r.len = len;
+    return r;
+  }
+  Request recv(int fd, void* p, uint32_t len) {
+    Request r = request(IORING_OP_RECV, fd, p, len);
+    if (ring_features().poll_first) r.ioprio = IORING_RECVSEND_POLL_FIRST;
+    return r;
+  }
+  static Request nop() { return request(IORING_OP_NOP, -1); }
+  // Rounds until `op` is done; false after 5 s.
+  bool done(const Op& op) {
+    for (int64_t end = now_ns() + 5 * kSecond; !op.done && now_ns() < end;) ring->sleep(now_ns() + 20 * kMilli);
+    return op.done;
+  }
+  Engine* ring = nullptr;
+  int pipe_[2], pair_[2];
+};
+
+}  // namespace vthr
