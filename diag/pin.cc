@@ -141,7 +141,7 @@ void print_text(Text* out, const PinRecord& r, const PinEntry& e) {
     out->put_name(name);
     out->put('"');
   }
-  out->format("  worker=%u  handed-off=%s", r.worker_id, r.handed_off ? "yes" : "no");
+  out->format("  worker=%u  handed-off=%s%s", r.worker_id, r.handed_off ? "yes" : "no", r.ongoing ? "  ongoing=yes" : "");
   if (e.kind.hook != nullptr) {
     out->put("  hook=");
     out->put_name(e.kind.hook);
@@ -167,6 +167,7 @@ void print_json(Text* out, const PinRecord& r, const PinEntry& e) {
   j.string("name", name);
   j.number("worker", r.worker_id);
   j.boolean("handed_off", r.handed_off);
+  if (r.ongoing) j.boolean("ongoing", true);
   put_frames(&j, e);
   j.end_object();
   out->put('\n');
@@ -287,9 +288,11 @@ void pin_event(const PinRecord& r, int64_t now) {
     others_ns.fetch_add(ns, std::memory_order_relaxed);
     return;
   }
-  e->count.fetch_add(1, std::memory_order_relaxed);
-  e->total_ns.fetch_add(ns, std::memory_order_relaxed);
-  if (ns > e->longest_ns.load(std::memory_order_relaxed)) e->longest_ns.store(ns, std::memory_order_relaxed);
+  if (!r.ongoing) {  // it is counted when it ends
+    e->count.fetch_add(1, std::memory_order_relaxed);
+    e->total_ns.fetch_add(ns, std::memory_order_relaxed);
+    if (ns > e->longest_ns.load(std::memory_order_relaxed)) e->longest_ns.store(ns, std::memory_order_relaxed);
+  }
   // The first of all pins under `abort` must be seen at every level.
   int level = options.pin == kPinAbort ? kLogError : kLogWarn;
   if (!log_wants(level)) return;
@@ -303,6 +306,7 @@ void pin_event(const PinRecord& r, int64_t now) {
     }
     return;
   }
+  if (r.ongoing) return;
   if (e->more == 0 && now - e->window_start >= kWindow) e->window_start = now;
   e->more++;
   e->more_ns += ns;

@@ -29,7 +29,7 @@ constexpr uint64_t kRound = 1ull << 32;
 constexpr uint32_t kDestroying = 1u << 31;
 
 Barrier* of(pthread_barrier_t* b) { return reinterpret_cast<Barrier*>(b); }
-bool is_native(const Barrier* b) { return (b->shared | native_locks) != 0; }
+bool is_native(const Barrier* b) { return (b->shared | native_all) != 0; }
 
 void wait_for_round(Barrier* b, uint64_t mine) {
   ParkArgs args;

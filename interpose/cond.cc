@@ -50,7 +50,7 @@ bool begin_wait(const void* key, void* arg) {
 
 bool is_native(const pthread_cond_t* c) {
   constexpr unsigned kShared = 1;
-  return ((__atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) | static_cast<unsigned>(native_locks)) &
+  return ((__atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) | static_cast<unsigned>(native_now())) &
           kShared) != 0;
 }
 clockid_t clock_of(const pthread_cond_t* c) {
@@ -109,7 +109,7 @@ void broadcast(void* cond) {
 // Process-shared: glibc's code, which unlocks and locks the mutex itself.
 template <class F>
 int wait_native(pthread_mutex_t* m, F call) {
-  if (native_locks == 0) mutex_make_native(m);
+  if (native_now() == 0) mutex_make_native(m);
   return pinned("pthread_cond_wait", call);
 }
 
@@ -117,6 +117,13 @@ using WaitFn = int (*)(pthread_cond_t*, pthread_mutex_t*);
 using TimedWaitFn = int (*)(pthread_cond_t*, pthread_mutex_t*, const timespec*);
 using InitFn = int (*)(pthread_cond_t*, const pthread_condattr_t*);
 using CondFn = int (*)(pthread_cond_t*);
+
+// Threads that sleep in glibc's wait since before the runtime ran: the upper bits of __wrefs count them. All of them, for
+// our waits have confused glibc's count of whom a signal is for.
+void wake_strangers(pthread_cond_t* c) {
+  if (VTHR_LIKELY(!kernel_waiters) || __atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) >> 3 == 0) return;
+  REAL_AS(CondFn, cond_broadcast_new)(c);
+}
 
 }  // namespace
 
@@ -154,44 +161,46 @@ VTHR_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* m, cl
 
 VTHR_EXPORT int cond_signal_new(pthread_cond_t* c) {
   if (is_native(c)) return REAL_AS(CondFn, cond_signal_new)(c);
+  wake_strangers(c);
   signal(c);
   return 0;
 }
 
 VTHR_EXPORT int cond_broadcast_new(pthread_cond_t* c) {
   if (is_native(c)) return REAL_AS(CondFn, cond_broadcast_new)(c);
+  wake_strangers(c);
   broadcast(c);
   return 0;
 }
 
 // The old object is one pointer wide; nothing behind it is ours. It knows neither clocks nor sharing.
 VTHR_EXPORT int cond_init_old(pthread_cond_t* c, const pthread_condattr_t* attr) {
-  if (native_locks != 0) return REAL_AS(InitFn, cond_init_old)(c, attr);
+  if (native_now() != 0) return REAL_AS(InitFn, cond_init_old)(c, attr);
   memset(static_cast<void*>(c), 0, sizeof(void*));
   return 0;
 }
 
 VTHR_EXPORT int cond_destroy_old(pthread_cond_t* c) {
-  return native_locks != 0 ? REAL_AS(CondFn, cond_destroy_old)(c) : 0;
+  return native_now() != 0 ? REAL_AS(CondFn, cond_destroy_old)(c) : 0;
 }
 
 VTHR_EXPORT int cond_wait_old(pthread_cond_t* c, pthread_mutex_t* m) {
-  return native_locks != 0 ? REAL_AS(WaitFn, cond_wait_old)(c, m) : wait(c, m, Until{});
+  return native_now() != 0 ? REAL_AS(WaitFn, cond_wait_old)(c, m) : wait(c, m, Until{});
 }
 
 VTHR_EXPORT int cond_timedwait_old(pthread_cond_t* c, pthread_mutex_t* m, const timespec* abs) {
-  return native_locks != 0 ? REAL_AS(TimedWaitFn, cond_timedwait_old)(c, m, abs)
+  return native_now() != 0 ? REAL_AS(TimedWaitFn, cond_timedwait_old)(c, m, abs)
                            : wait(c, m, Until{CLOCK_REALTIME, abs});
 }
 
 VTHR_EXPORT int cond_signal_old(pthread_cond_t* c) {
-  if (native_locks != 0) return REAL_AS(CondFn, cond_signal_old)(c);
+  if (native_now() != 0) return REAL_AS(CondFn, cond_signal_old)(c);
   signal(c);
   return 0;
 }
 
 VTHR_EXPORT int cond_broadcast_old(pthread_cond_t* c) {
-  if (native_locks != 0) return REAL_AS(CondFn, cond_broadcast_old)(c);
+  if (native_now() != 0) return REAL_AS(CondFn, cond_broadcast_old)(c);
   broadcast(c);
   return 0;
 }

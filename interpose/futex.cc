@@ -286,7 +286,7 @@ extern "C" __attribute__((visibility("default"))) long syscall_hook(long nr, lon
                                                                     long e, long f) __asm__("syscall");
 extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, long f) {
   bool other = false;
-  if (VTHR_LIKELY(native_locks == 0 && sched_running())) {
+  if (VTHR_LIKELY(native_now() == 0 && sched_running())) {
     if (VTHR_LIKELY(nr == SYS_futex)) {
       return libc_result(futex({ptr<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), d,
                                 ptr<uint32_t>(e), static_cast<uint32_t>(f)}));

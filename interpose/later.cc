@@ -16,12 +16,6 @@ using namespace vthr;
     return ENOTSUP;                                      \
   }
 
-VTHR_EXPORT int pthread_cancel(pthread_t id) {
-  if (fiber_of(id) == nullptr) return REAL(pthread_cancel)(id);
-  not_supported("pthread_cancel");
-  return ENOTSUP;
-}
-
 LATER(pthread_getschedparam, (pthread_t id, int* policy, sched_param* param), (id, policy, param))
 LATER(pthread_setschedparam, (pthread_t id, int policy, const sched_param* param), (id, policy, param))
 LATER(pthread_setschedprio, (pthread_t id, int priority), (id, priority))

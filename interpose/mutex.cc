@@ -10,7 +10,9 @@
 
 namespace vthr {
 
-int native_locks = 0;
+int native_locks = ~0;
+int native_all = 0;
+bool kernel_waiters = false;
 
 namespace {
 
@@ -35,6 +37,7 @@ enum Kind : int {
 //   kContended -> kUnlocked    unlock (release), which then wakes one
 //   kContended -> kYielding    the same when a turn is due: free, but newcomers step back once
 //   kYielding  -> kContended   whoever takes it (acquire)
+// (Any other value: held, taken by glibc's priority inheritance before the runtime ran.)
 // Pairs: the unlocker's release with the next owner's acquire. No wake-up is lost: a waiter publishes itself under the
 // bucket lock only while the word is kContended, and the unlocker changes that before it takes that lock.
 // The unlocker does not touch the mutex after its release: the next owner may free it.
@@ -47,7 +50,7 @@ constexpr int kSpins = 32;
 
 std::atomic<int>& word_of(pthread_mutex_t* m) { return atomic_at(&m->__data.__lock); }
 int kind_of(const pthread_mutex_t* m) {
-  return __atomic_load_n(&m->__data.__kind, __ATOMIC_RELAXED) | native_locks;
+  return __atomic_load_n(&m->__data.__kind, __ATOMIC_RELAXED) | native_now();
 }
 bool is_ours(int kind) { return (kind & ~(kOurs | kElision)) == 0; }
 int owner_of(const pthread_mutex_t* m) { return __atomic_load_n(&m->__data.__owner, __ATOMIC_RELAXED); }
@@ -129,7 +132,7 @@ VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
       deadline = until.deadline();
       timed = true;
     }
-    if ((v & kStateMask) == kHeld &&
+    if ((v & kStateMask) != kContended &&
         !word.compare_exchange_weak(v, with_state(v, kContended), std::memory_order_relaxed))
       continue;
     waited = true;
@@ -153,13 +156,14 @@ int lock_word(pthread_mutex_t* m, const Until& until) {
 VTHR_NOINLINE void unlock_word_slow(pthread_mutex_t* m) {
   std::atomic<int>& word = word_of(m);
   int v = word.load(std::memory_order_relaxed), to = kUnlocked;
-  if ((v & kStateMask) == kContended && turn_is_due(m) && anybody_parked_on(m)) to = kYielding;
+  bool turn = (v & kStateMask) == kContended && !kernel_waiters && turn_is_due(m) && anybody_parked_on(m);
+  if (turn) to = kYielding;  // not where glibc's code may meet it
   for (;;) {
     if (is_free(v)) return;  // a normal mutex that nobody holds: undefined, and harmless as in glibc
     bool contended = (v & kStateMask) == kContended;
     if (word.compare_exchange_weak(v, with_state(v, contended ? to : kUnlocked), std::memory_order_release,
                                    std::memory_order_relaxed)) {
-      if (contended) unpark_one(m);
+      if (contended && unpark_one(m) == 0 && kernel_waiters) sys_futex_wake(m);
       return;
     }
   }
@@ -199,23 +203,23 @@ int before_lock(pthread_mutex_t* m, int kind, int tid, bool trying) {
 }
 
 // `users`: by how much __nusers changes.
-VTHR_NOINLINE int lock_any(pthread_mutex_t* m, int kind, const Until& until, unsigned users = 1) {
+int lock_any(pthread_mutex_t* m, const Until& until, unsigned users = 1) {
   int tid = self_tid();
   for (;;) {
+    int kind = kind_of(m);
     if (!is_ours(kind)) return lock_native(m, until);
     int r = before_lock(m, kind, tid, false);
     if (r != 0) return r == kOwned ? 0 : r;
     r = lock_word(m, until);
-    if (r == kChanged) {
-      kind = kind_of(m);
-      continue;
-    }
+    if (r == kChanged) continue;
     if (r != 0) return r;
     if ((kind & kType) == kRecursive) m->__data.__count = 1;
     own(m, tid, users);
     return 0;
   }
 }
+
+VTHR_NOINLINE int lock_slow(pthread_mutex_t* m) { return lock_any(m, Until{}); }
 
 // EPERM: not the caller's to unlock.
 int may_unlock(const pthread_mutex_t* m, int kind) {
@@ -224,7 +228,7 @@ int may_unlock(const pthread_mutex_t* m, int kind) {
   return owned && owner_of(m) != self_tid() ? EPERM : 0;
 }
 
-VTHR_NOINLINE int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
+int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
   int r = may_unlock(m, kind);
   if (r != 0) return r;
   if ((kind & kType) == kRecursive && --m->__data.__count != 0) return 0;
@@ -234,9 +238,32 @@ VTHR_NOINLINE int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
   return 0;
 }
 
+VTHR_NOINLINE int unlock_slow(pthread_mutex_t* m) {
+  int kind = kind_of(m);
+  return is_ours(kind) ? unlock_any(m, kind, 1) : REAL(pthread_mutex_unlock)(m);
+}
+
+// A normal mutex in our hands: what the two fast paths need to know.
+bool is_plain(const pthread_mutex_t* m) {
+  return ((__atomic_load_n(&m->__data.__kind, __ATOMIC_RELAXED) | native_locks) & ~kElision) == kNormal;
+}
+
 std::atomic<int64_t> turns[256];  // when the last turn was
 
 }  // namespace
+
+void locks_take_over(bool strangers) {
+  kernel_waiters = strangers;
+  native_locks = 0;
+}
+
+VTHR_NOINLINE int native_before_take_over() {
+  // Looking glibc's functions up may call the program's malloc, which may lock: then ours serve, glibc's are not known yet.
+  if (real_table[kRealCount - 1] == nullptr) return 0;
+  if (native_all != 0 || !sched_running()) return ~0;
+  locks_take_over(false);
+  return 0;
+}
 
 bool turn_is_due(const void* key) {
   std::atomic<int64_t>& turn = turns[(reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> 56];
@@ -267,8 +294,7 @@ void mutex_unlock_for_wait(pthread_mutex_t* m) {
 }
 
 int mutex_lock_after_wait(pthread_mutex_t* m) {
-  int kind = kind_of(m);
-  return is_ours(kind) ? lock_any(m, kind, Until{}, 0) : lock_native(m);
+  return is_ours(kind_of(m)) ? lock_any(m, Until{}, 0) : lock_native(m);
 }
 
 void mutex_make_native(pthread_mutex_t* m) {
@@ -293,12 +319,10 @@ VTHR_EXPORT int pthread_mutex_init(pthread_mutex_t* m, const pthread_mutexattr_t
 VTHR_EXPORT int pthread_mutex_destroy(pthread_mutex_t* m) { return REAL(pthread_mutex_destroy)(m); }
 
 VTHR_EXPORT int pthread_mutex_lock(pthread_mutex_t* m) {
-  int kind = kind_of(m);
-  if (VTHR_UNLIKELY((kind & ~kElision) != kNormal)) return lock_any(m, kind, Until{});
   int v = kUnlocked;
-  if (VTHR_UNLIKELY(!word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire,
-                                                        std::memory_order_relaxed)))
-    return lock_any(m, kind, Until{});
+  if (VTHR_UNLIKELY(!is_plain(m) || !word_of(m).compare_exchange_strong(v, kHeld, std::memory_order_acquire,
+                                                                        std::memory_order_relaxed)))
+    return lock_slow(m);
   own(m, self_tid());
   return 0;
 }
@@ -316,17 +340,15 @@ VTHR_EXPORT int pthread_mutex_trylock(pthread_mutex_t* m) {
 
 VTHR_EXPORT int pthread_mutex_clocklock(pthread_mutex_t* m, clockid_t clock, const timespec* abs) {
   if (!lock_clock(clock)) return EINVAL;
-  return lock_any(m, kind_of(m), Until{clock, abs});
+  return lock_any(m, Until{clock, abs});
 }
 
 VTHR_EXPORT int pthread_mutex_timedlock(pthread_mutex_t* m, const timespec* abs) {
-  return lock_any(m, kind_of(m), Until{CLOCK_REALTIME, abs});
+  return lock_any(m, Until{CLOCK_REALTIME, abs});
 }
 
 VTHR_EXPORT int pthread_mutex_unlock(pthread_mutex_t* m) {
-  int kind = kind_of(m);
-  if (VTHR_UNLIKELY((kind & ~kElision) != kNormal))
-    return is_ours(kind) ? unlock_any(m, kind, 1) : REAL(pthread_mutex_unlock)(m);
+  if (VTHR_UNLIKELY(!is_plain(m))) return unlock_slow(m);
   set_owner(m, 0);
   m->__data.__nusers--;
   unlock_word(m);
@@ -340,7 +362,7 @@ VTHR_EXPORT int pthread_mutex_setprioceiling(pthread_mutex_t* m, int ceiling, in
   if ((kind & kProtect) == 0 || ceiling < sched_get_priority_min(SCHED_FIFO) ||
       ceiling > sched_get_priority_max(SCHED_FIFO))
     return EINVAL;
-  int r = lock_any(m, kind, Until{});
+  int r = lock_any(m, Until{});
   if (r != 0) return r;
   std::atomic<int>& word = word_of(m);
   int v = word.load(std::memory_order_relaxed);

@@ -21,10 +21,23 @@ inline std::atomic<T>& atomic_at(T* p) {
 // glibc would say. Any thread.
 inline int self_tid() { return tls_tid(tls_self()); }
 
-// Bits or'ed into the flags that choose between our code and glibc's: 0, or all when the library stays out of this
-// process. Written once, by the constructor, before any lock of the program exists.
-extern int native_locks;
-inline void locks_stay_native() { native_locks = ~0; }
+// Who does it. Until the runtime runs, and for good where it never does, mutexes, condition variables and semaphores are
+// wholly glibc's: its code costs what it costs natively and knows how to cancel real threads. Their states at rest, and
+// of a mutex also while it is held, mean the same to both. Then our code takes over, for ever: a forked child goes on
+// with objects in our states.
+// Read-write locks, barriers and once do not have states in common with glibc's; they are ours from the first use.
+extern int native_locks;  // all ones until our code took over, then 0
+extern int native_all;    // for the second sort: all ones if the library stays out of this process, else 0
+// The runtime runs now. `strangers`: other threads exist already, which may sleep in glibc's locks. Without this call the
+// first lock operation after the start does it.
+void locks_take_over(bool strangers);
+// The constructor only: the library stays out of this process.
+inline void locks_stay_native() { native_all = ~0; }
+// There are strangers: who finds nobody to wake in the parking lot asks the kernel.
+extern bool kernel_waiters;
+int native_before_take_over();
+// Bits to be or'ed into those of an object that choose between our code (0) and glibc's.
+inline int native_now() { return VTHR_LIKELY(native_locks == 0) ? 0 : native_before_take_over(); }
 
 // A signal handler runs during the wait of a fiber only if the wait ends for it, whatever the call: a thread of the
 // program may be stopped by a signal (a collector's) while it waits for a mutex. So the waits of fibers are never deaf,
@@ -42,6 +55,7 @@ struct Until {
   int64_t deadline() const { return abs == nullptr ? kNever : deadline_of(clock, abs); }
   // Asked after a time-out: waits run on the monotonic clock, and the real-time clock may have been set back or slewed.
   bool over() const {
+    if (abs == nullptr) return false;
     timespec now;
     clock_gettime(clock, &now);
     return now.tv_sec != abs->tv_sec ? now.tv_sec > abs->tv_sec : now.tv_nsec >= abs->tv_nsec;

@@ -101,7 +101,7 @@ extern "C" _Unwind_Reason_Code once_abandoned(int, _Unwind_Action actions, uint6
 VTHR_EXPORT int pthread_once(pthread_once_t* once, void (*routine)()) {
   std::atomic<int>* word = &atomic_at(once);
   if (VTHR_LIKELY((word->load(std::memory_order_acquire) & kDone) != 0)) return 0;
-  if (VTHR_UNLIKELY(native_locks != 0)) return REAL(pthread_once)(once, routine);
+  if (VTHR_UNLIKELY(native_all != 0)) return REAL(pthread_once)(once, routine);
   return once_slow(word, routine);
 }
 

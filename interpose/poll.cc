@@ -13,7 +13,6 @@
 
 #include "interpose/enter.h"
 #include "interpose/thread.h"
-#include "runtime/op.h"
 
 extern "C" {
 int __poll(pollfd* fds, nfds_t n, int ms);

@@ -48,7 +48,7 @@ pthread_rwlock_t* lock_of_write_key(const void* key) {
 }
 
 bool is_native(const pthread_rwlock_t* l) {
-  return (__atomic_load_n(&l->__data.__shared, __ATOMIC_RELAXED) | native_locks) != 0;
+  return (__atomic_load_n(&l->__data.__shared, __ATOMIC_RELAXED) | native_all) != 0;
 }
 bool prefers_writers(const pthread_rwlock_t* l) {
   return l->__data.__flags == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP;

@@ -33,7 +33,7 @@ bool has_value(uint64_t d) { return static_cast<uint32_t>(d) != 0; }
 // stepped back clears it, so garbage costs one kStepBack.
 
 Sem* of(sem_t* s) { return reinterpret_cast<Sem*>(s); }
-bool is_native(const Sem* s) { return (__atomic_load_n(&s->shared, __ATOMIC_RELAXED) | native_locks) != 0; }
+bool is_native(const Sem* s) { return (__atomic_load_n(&s->shared, __ATOMIC_RELAXED) | native_now()) != 0; }
 
 bool try_take(Sem* s, uint64_t also = 0) {
   uint64_t d = s->data.load(std::memory_order_relaxed);
@@ -156,6 +156,6 @@ VTHR_EXPORT int sem_post(sem_t* s) {
       return -1;
     }
   } while (!sem->data.compare_exchange_weak(d, d + 1, std::memory_order_release, std::memory_order_relaxed));
-  if (d >= kWaiter) unpark_one(sem);
+  if (d >= kWaiter && unpark_one(sem) == 0 && kernel_waiters) sys_futex_wake(sem);
   return 0;
 }

@@ -85,6 +85,11 @@ void on_runtime_signal(int sig, siginfo_t* info, void* context) {
     }
     return;
   }
+  if (ours && what == kAskCancel) {
+    // A thread in a cancellation point of glibc's own, or with asynchronous cancellation: unwound from here.
+    if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0) cancel_from_signal(f);
+    return;
+  }
   if (ours && what == kAskDeliver) {
     // Inside the runtime, or on another fiber by now: it stays pending for the next leave().
     if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0 &&
@@ -199,8 +204,6 @@ int kill_fiber_tid(int tid, int sig) {
 }
 
 bool signal_restarts(Fiber* f) { return !f->no_restart; }
-
-void cancel_here() { pthread_testcancel(); }
 
 }  // namespace vthr
 

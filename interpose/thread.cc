@@ -50,6 +50,8 @@ VTHR_NOINLINE void run_start(Fiber* f) {
     __pthread_register_cancel(&buf);
     f->result = f->start(f->arg);
     __pthread_unregister_cancel(&buf);
+  } else if (!f->exit_called) {
+    f->result = PTHREAD_CANCELED;
   }
 }
 
@@ -113,6 +115,10 @@ int join(Fiber* f, void** result, int64_t deadline) {
   Fiber* self = fiber_here();
   int err = claim_join(f, self);
   if (err != 0) return err;
+  if (self != nullptr && cancel_due(self)) {
+    f->joiner.store(nullptr, std::memory_order_release);
+    cancel_here();
+  }
   admission_joined(f, self);
   ParkArgs args;
   args.reason = Reason::join;
@@ -129,6 +135,7 @@ int join(Fiber* f, void** result, int64_t deadline) {
     }
     if (how == Wake::cancelled) {
       f->joiner.store(nullptr, std::memory_order_release);
+      if (self != nullptr) admission_regain(self);
       cancel_here();
       return join(f, result, deadline);
     }
@@ -230,6 +237,7 @@ VTHR_EXPORT void pthread_exit(void* value) {
   Fiber* f = fiber_here();
   if (f != nullptr) {
     f->result = value;
+    f->exit_called = true;
   } else if (sched_running() && sys_gettid() == static_cast<int>(sys_call(SYS_getpid))) {
     initial_thread_left.store(true, std::memory_order_release);
     if (fiber_live_count() == 0) hooks.make_thread(exit_main, nullptr);

@@ -18,7 +18,8 @@ void raise_in_fiber(Fiber* f, int sig);    // as if the kernel sent it to this t
 bool signal_restarts(Fiber* f);            // every handler since the last enter() had SA_RESTART
 int kill_fiber(Fiber* f, int sig);         // pthread_kill's result
 int kill_fiber_tid(int tid, int sig);      // tgkill's result, -errno
-void cancel_here();                        // a cancellation point in which pthread_cancel ended a wait
+void cancel_here();                        // a cancellation point: unwinds if pthread_cancel was called and is allowed
+void cancel_from_signal(Fiber* f);         // the same for asynchronous cancellation; the handler of kAskCancel
 void signals_wrap_handlers();              // of signals 32 and 33; after the first worker exists
 uint64_t inherited_sigmask();              // of the caller, for a new fiber
 

@@ -7,7 +7,6 @@
 
 #include "interpose/enter.h"
 #include "interpose/thread.h"
-#include "runtime/op.h"
 
 extern "C" {
 int __nanosleep(const timespec* req, timespec* rem);

@@ -46,6 +46,8 @@ int fiber_make(const FiberAttr& attr, void (*main)(Fiber*), Fiber** out) {
     tls_set_tid(f->tcb, tid);
   }
   f->tid = tid;
+  f->cancel_word = tls_cancelhandling(f->tcb);
+  f->exit_called = false;
   f->id = made.fetch_add(1, std::memory_order_relaxed) + 1;
   f->main = main;
   f->result = nullptr;

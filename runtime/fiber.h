@@ -57,6 +57,8 @@ struct Fiber {
   void* (*start)(void*) = nullptr;
   void* arg = nullptr;
   void* result = nullptr;
+  bool exit_called = false;        // pthread_exit gave `result`; else an unwinding means cancellation
+  int* cancel_word = nullptr;      // glibc's cancelhandling in this fiber's TCB
   void (*main)(Fiber*) = nullptr;  // interpose: runs start with cancellation and destructors around it
 
   // Memory
@@ -97,6 +99,14 @@ struct Fiber {
 };
 
 extern __thread Fiber* current;  // the fiber whose FS base this is; nullptr on every other thread
+
+// Bits of glibc's cancelhandling word (nptl/descr.h: fixed since 2.3).
+enum CancelBits : int { kCancelDisabled = 1, kCancelAsync = 2, kCanceling = 4, kCanceled = 8, kExiting = 16 };
+// pthread_cancel was called for f, f allows it and has not begun to end. The fiber itself, or a snapshot.
+inline bool cancel_due(const Fiber* f) {
+  int word = __atomic_load_n(f->cancel_word, __ATOMIC_RELAXED);
+  return __builtin_expect((word & (kCancelDisabled | kCanceled | kExiting)) == kCanceled, 0);
+}
 
 struct FiberAttr {
   size_t stack_bytes = 0, guard_bytes = 0;

@@ -36,9 +36,10 @@ void op_nudged(Fiber* f, uint64_t ticket, int err) {
 
 namespace {
 
-// A signal or cancel that came before the wait was published must not be slept over.
-bool signal_waits(Fiber* f) {
-  return (f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0;
+// A signal or cancel that came before the wait was published must not be slept over: why it ends at once, or 0.
+int ends_at_once(Fiber* f) {
+  if (cancel_due(f)) return ECANCELED;
+  return (f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0 ? EINTR : 0;
 }
 
 // Ends the wait word, and takes the fiber out of the inbox when somebody nudged it.
@@ -66,7 +67,8 @@ void run_group(Fiber* f, OpGroup* g, const Request* r, Reason reason, int64_t de
   }
   if (deadline != kNever && !arm_timer(f, ticket, deadline)) op_cancel(f, ENOMEM);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (VTHR_UNLIKELY(signal_waits(f))) op_cancel(f, EINTR);
+  int at_once = ends_at_once(f);
+  if (VTHR_UNLIKELY(at_once != 0)) op_cancel(f, at_once);
   count(counters.io_parks);
   park(f, reason, reinterpret_cast<const void*>(static_cast<intptr_t>(r[0].fd)));
   end_wait(f);
@@ -128,7 +130,10 @@ long op_sleep(Fiber* f, Reason reason, int64_t deadline) {
     return -ENOMEM;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (VTHR_LIKELY(!signal_waits(f)) || !f->wait.end(ticket, WaitWord::interrupted)) park(f, reason, nullptr);
+  int at_once = ends_at_once(f);
+  if (VTHR_LIKELY(at_once == 0) ||
+      !f->wait.end(ticket, at_once == EINTR ? WaitWord::interrupted : WaitWord::cancelled))
+    park(f, reason, nullptr);
   s = f->wait.finish();
   if (deadline != kNever) TimerHeap::disarm(&f->timer);
   leave(f);

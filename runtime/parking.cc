@@ -167,6 +167,8 @@ Wake park_fiber(Fiber* f, const void* key, const ParkArgs& args) {
     if (VTHR_UNLIKELY((f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0) &&
         f->wait.end(n->ticket, WaitWord::interrupted)) {
       f->park.unpark();
+    } else if (cancel_due(f) && f->wait.end(n->ticket, WaitWord::cancelled)) {
+      f->park.unpark();
     }
   }
   park(f, args.reason, key);

@@ -52,6 +52,17 @@ PinRecord* pin_take() {
   return r;
 }
 
+PinRecord* pin_copy(const PinRecord* r) {
+  PinRecord* copy = pin_take();
+  if (copy == nullptr) return nullptr;
+  char* stack = copy->stack;
+  *copy = *r;
+  copy->stack = stack;
+  copy->next = nullptr;
+  memcpy(stack, r->stack, r->stack_bytes);
+  return copy;
+}
+
 void pin_post(PinRecord* r) {
   {
     Locked hold(lock);

@@ -11,6 +11,7 @@ constexpr size_t kStackCopy = 64 << 10;
 struct PinRecord {
   enum Kind : uint8_t { native, cpu } kind = native;
   bool handed_off = false;
+  bool ongoing = false;       // it lasts for a second and has not ended: the end is posted by another record
   bool has_stack = false;     // sp, pc and stack are from one moment
   bool call_known = false;    // call and args are
   uint64_t fiber_id = 0;
@@ -48,6 +49,7 @@ PinTotals pin_totals();
 bool voluntary_switches_of_workers(uint64_t* all, uint64_t* own);
 
 // sysmon's side.
+PinRecord* pin_copy(const PinRecord* r);  // nullptr likewise
 PinRecord* pin_take();        // nullptr when all are in use: counted as dropped
 void pin_post(PinRecord* r);  // to the diagnostics thread
 void pins_after_fork();

@@ -100,7 +100,7 @@ struct alignas(kCacheLine) Worker {
     bool pinned = false, hog = false;
     int64_t pin_from = 0, pin_seen = 0;
     uint64_t slices = 0;
-    bool handed_off = false;
+    bool handed_off = false, told = false;
     struct PinRecord* record = nullptr;
     int syscall_fd = -1, schedstat_fd = -1;
   } watch;
@@ -177,8 +177,8 @@ extern RuntimeHooks hooks;
 bool sysmon_start();
 void sysmon_poke();  // an idle runtime got work; cheap when sysmon is awake. Any thread
 void sysmon_after_fork();
-// The runtime's own signal (kSigRuntime) to a worker, for one of two purposes. Any thread.
-constexpr uintptr_t kAskSample = 0x76746801, kAskDeliver = 0x76746802;
+// The runtime's own signal (kSigRuntime) to a worker, for one of three purposes. Any thread.
+constexpr uintptr_t kAskSample = 0x76746801, kAskDeliver = 0x76746802, kAskCancel = 0x76746803;
 void signal_worker(Worker* w, uintptr_t what);
 // The handler's answer to kAskSample. Async-signal-safe.
 void sysmon_sampled(uint64_t pc, uint64_t sp, uint64_t fp);

@@ -23,9 +23,13 @@ namespace {
 
 constexpr int64_t kShortest = 20 * kMicro, kLongest = 10 * kMilli;
 constexpr int kPatience = 50;             // quiet rounds at the shortest interval before it doubles
+constexpr int kIdleRounds = 5;            // a server that is busy in bursts must not pay a futex wake for each of them
+constexpr int64_t kAfterSleep = kMilli;
 constexpr int64_t kHogAfter = 10 * kMilli;
 constexpr int64_t kAloneAfter = kMilli;   // a sleeping fiber loses its carrier then even if nobody waits yet
 constexpr int64_t kStuckAfter = 100 * kMilli;
+constexpr int64_t kOngoingAfter = kSecond;
+constexpr int64_t kAlarmEvery = 10 * kSecond;
 constexpr int64_t kScanEvery = 50 * kMilli;
 
 // awake: sysmon polls. asleep: it waits on this word; whoever ends an idle wait of a worker sets awake and wakes it.
@@ -34,9 +38,8 @@ constexpr int64_t kScanEvery = 50 * kMilli;
 std::atomic<uint32_t> sleeping{0};
 std::atomic<uint64_t> totals_count{0}, totals_ns{0}, totals_longest{0};
 bool no_proc;
-int64_t last_progress, last_extra, last_scan;
+int64_t last_progress, last_extra, last_scan, last_alarm;
 uint64_t last_switches;
-bool alarmed;
 
 void private_descriptors() {
   // A table of our own: files opened here never take the program's lowest free number, and its close loops do not
@@ -202,7 +205,7 @@ void end_pin(Worker* w) {
     pin_post(k.record);
     k.record = nullptr;
   }
-  k.pinned = k.hog = k.handed_off = false;
+  k.pinned = k.hog = k.handed_off = k.told = false;
 }
 
 // One worker that runs a fiber's own code. True: something happened.
@@ -238,6 +241,16 @@ bool watch(Worker* w, uint32_t state, int64_t now) {
     }
     k.pin_seen = now;
     if (k.record == nullptr && options.pin != kPinOff && now - k.pin_from >= options.pin_threshold) capture(w, f, s);
+    if (k.record != nullptr && !k.told && now - k.pin_from >= kOngoingAfter) {
+      k.told = true;
+      if (PinRecord* r = pin_copy(k.record)) {
+        r->ongoing = true;
+        r->started = k.pin_from;
+        r->ended = now;
+        r->handed_off = k.handed_off;
+        pin_post(r);
+      }
+    }
     if (c == nullptr) return false;
     if (!hand_off(w)) return false;
     k.handed_off = true;
@@ -265,15 +278,14 @@ void more_workers(int64_t now) {
   if (switches != last_switches) {
     last_switches = switches;
     last_progress = now;
-    alarmed = false;
     return;
   }
   bool runnable = global_queue_size() != 0;
   for (int i = 0; i < carrier_count && !runnable; i++) runnable = others_wait(carriers[i], now);
   if (!runnable || now - last_progress < kStuckAfter || now - last_extra < kStuckAfter) return;
   last_extra = now;
-  if (worker_count() >= options.max_workers && !alarmed) {
-    alarmed = true;
+  if (worker_count() >= options.max_workers && (last_alarm == 0 || now - last_alarm >= kAlarmEvery)) {
+    last_alarm = now;
     char line[160];
     snprintf(line, sizeof line, "alarm all %d workers pinned, fibers are runnable and nothing moved for 100 ms; making more",
              worker_count());
@@ -288,7 +300,7 @@ void* sysmon_main(void*) {
   private_descriptors();
   no_proc = sys_call(SYS_faccessat, AT_FDCWD, sys_arg("/proc/self/task"), F_OK) != 0;
   int64_t interval = kShortest;
-  int quiet = 0;
+  int quiet = 0, idle_rounds = 0;
   for (;;) {
     timespec ts{0, interval};
     sys_call(SYS_nanosleep, sys_arg(&ts));
@@ -312,17 +324,22 @@ void* sysmon_main(void*) {
     }
     quiet = happened ? 0 : quiet + 1;
     interval = happened ? kShortest : quiet <= kPatience ? interval : interval * 2;
+    // Hundreds of pinned workers take a while to look at: at most a fifth of a core goes into it.
+    int64_t spent = now_ns() - now;
+    if (interval < 4 * spent) interval = 4 * spent;
     if (interval > kLongest) interval = kLongest;
-    if (interval < kLongest || watching) continue;
-    // Nothing runs: sleep until a worker ends its idle wait.
+    bool idle = idle_carrier_count() == carrier_count && global_queue_size() == 0;
+    idle_rounds = idle ? idle_rounds + 1 : 0;
+    if (interval < kLongest || watching || idle_rounds < kIdleRounds) continue;
+    // Nothing ran at any of the last looks: sleep until a worker ends its idle wait.
     sleeping.store(1, std::memory_order_seq_cst);
     RealAtomics::fence();
     if (idle_carrier_count() == carrier_count && global_queue_size() == 0) {
       bool capped = admission_active();
       sys_futex_wait(&sleeping, 1, capped ? kScanEvery : -1);
       if (!capped) {
-        interval = kShortest;
-        quiet = 0;
+        interval = kAfterSleep;
+        quiet = kPatience;
       }
       last_progress = now_ns();
     }

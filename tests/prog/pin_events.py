@@ -32,7 +32,7 @@ for name, words in FRAMES.items():
         process = start([program(name), 'linger'], VTHR_LOG=log, VTHR_CARRIERS=carriers)
         line = process.stdout.readline()
         found = re.match(r'pin ended at ([\d.]+)', line)
-        if not expect(found, f'{name}: no "pin ended" line', line + process.stderr.read()):
+        if not expect(found, f'{name}: no "pin ended" line', line):
             process.kill()
             continue
         ended = float(found.group(1))

@@ -76,11 +76,15 @@ def serve(name, preload):
     if not expect(found and found is not True, f'{name}: the server does not start', server.out + server.err):
         return server, server.wait(5), peak
     port = int(found.group(1))
-    clients = [connect(port) for _ in range(CLIENTS)]
+    clients = []
+    while len(clients) < CLIENTS:
+        # Its queue of connections has room for five, and one that finds it full comes a second late.
+        clients += [connect(port) for _ in range(4)]
+        if not expect(wait_until(lambda: open_sockets(server.pid) > len(clients), 20),
+                      f'{name}: {open_sockets(server.pid) - 1} of {len(clients)} connections accepted', server.err):
+            return server, server.wait(0), peak
     for client in clients:
         client.sendall(b'GET /data HTTP/1.0\r\n')
-    expect(wait_until(lambda: open_sockets(server.pid) > CLIENTS, 20), f'{name}: {open_sockets(server.pid) - 1} of {CLIENTS} accepted',
-           server.err)
     sleep_sampling(peak, 0.5)
     for client in clients:
         client.sendall(b'\r\n')

@@ -11,7 +11,7 @@ using ParkingFibers = RuntimeTest<2>;
 // Fibers and foreign threads wait with tiny time-outs on a few keys; wakers of both kinds wake, broadcast and requeue;
 // somebody interrupts fibers. Every wake that was counted arrived at exactly one waiter.
 TEST_F(ParkingFibers, WakesAgainstTimeOutsAndInterrupts) {
-  constexpr int kFiberWaiters = 12, kThreadWaiters = 2, kKeys = 3, kRounds = 4000;
+  constexpr int kFiberWaiters = 12, kThreadWaiters = 2, kKeys = 3, kRounds = 20000;
   int keys[kKeys] = {};
   std::atomic<int> left{kFiberWaiters + kThreadWaiters};
   std::atomic<uint64_t> sent{0}, received{0}, timed_out{0}, interrupted{0}, odd{0};
