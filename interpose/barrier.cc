@@ -40,7 +40,7 @@ void wait_for_round(Barrier* b, uint64_t mine) {
     uint64_t now = static_cast<const Barrier*>(key)->round.load(std::memory_order_relaxed);
     return now / kRound == *static_cast<uint64_t*>(arg);
   };
-  while (b->round.load(std::memory_order_acquire) / kRound == mine) park_on(b, args);
+  while (b->round.load(std::memory_order_acquire) / kRound == mine) park_uncancelled(b, args);
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ VTHR_EXPORT int pthread_barrier_destroy(pthread_barrier_t* barrier) {
     return static_cast<const std::atomic<uint32_t>*>(key)->load(std::memory_order_relaxed) != kDestroying;
   };
   if (b->inside.fetch_or(kDestroying, std::memory_order_acquire) != 0) {
-    while (b->inside.load(std::memory_order_acquire) != kDestroying) park_on(&b->inside, args);
+    while (b->inside.load(std::memory_order_acquire) != kDestroying) park_uncancelled(&b->inside, args);
   }
   return 0;
 }

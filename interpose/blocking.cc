@@ -6,13 +6,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 namespace vthr {
 
 namespace {
 
-constexpr int kHints = 65536;
 std::atomic<FdKind> hints[kHints];  // zero pages until used
 std::atomic<bool> timeouts_exist{false};
 
@@ -25,6 +25,19 @@ void fd_set_hint(int fd, FdKind kind) {
   if (fd >= 0 && fd < kHints) hints[fd].store(kind, std::memory_order_relaxed);
 }
 void fd_forget(int fd) { fd_set_hint(fd, FdKind::unknown); }
+
+FdKind fd_kind(int fd) {
+  struct stat st;
+  FdKind k = FdKind::unknown;
+  if (sys_call(SYS_fstat, fd, sys_arg(&st)) == 0) {
+    k = S_ISSOCK(st.st_mode)                                                   ? FdKind::socket
+        : S_ISCHR(st.st_mode)                                                  ? FdKind::device
+        : S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode) ? FdKind::file
+                                                                               : FdKind::stream;
+  }
+  fd_set_hint(fd, k);
+  return k;
+}
 
 bool fd_nonblocking(int fd) {
   long flags = sys_call(SYS_fcntl, fd, F_GETFL);
@@ -77,38 +90,68 @@ void blocking_scan_inherited() {
 }
 
 long wait_request(Fiber* f, const Request& r, Reason reason, int64_t deadline) {
+  uint32_t taken = handlers_run(f);
   for (;;) {
     long res = op_wait(f, r, reason, deadline);
     if (res == -ECANCELED) {
       cancel_here();
       return -EINTR;
     }
-    if (res != -EINTR || deadline != kNever || !signal_restarts(f)) return res;
+    if (res != -EINTR) return res;
+    // no handler ran: a signal that is ignored, or the kernel's own thread for this request was interrupted
+    if (handlers_run(f) != taken && (deadline != kNever || !signal_restarts(f))) return res;
+    taken = handlers_run(f);
   }
 }
 
-void settle_requests(Fiber* f, int fd) {
-  for (int i = 0; i < carrier_count; i++) {
-    Carrier* c = carriers[i];
-    if (VTHR_LIKELY(!c->engine->has_unsubmitted(fd))) continue;
-    uint32_t seen = c->engine->submissions();
-    // Another carrier's round is not ours to end: wait until its owner came by. The fiber that it runs parks soon, or
-    // sysmon hands the carrier to one who does the round.
-    for (int tries = 0; tries < 10000 && c->engine->has_unsubmitted(fd) && c->engine->submissions() == seen; tries++) {
-      if (f != nullptr) {
-        enter(f);
-        Carrier* own = f->worker.load(std::memory_order_relaxed)->carrier;
-        if (own == c) {
-          c->engine->round();
-        } else {
-          yield(f);
-        }
-        leave(f);
-      } else {
-        sys_call(SYS_sched_yield);
-      }
-    }
+bool shares_descriptors() {
+  Fiber* f = current;
+  return runtime_alive() && (f == nullptr || f->native_only == 0);
+}
+
+namespace {
+
+constexpr int64_t kSettleWithin = 100 * kMilli;
+
+bool names_one_of(const Engine* e, int first, int last) {
+  for (int fd = first; fd <= last && fd - first < 64; fd++) {  // it knows numbers modulo 64
+    if (e->has_unsubmitted(fd)) return true;
   }
+  return false;
+}
+
+// Another carrier's round is not ours to end: wait until its owner came by. The fiber that it runs parks soon, or
+// sysmon hands the carrier to one who does the round.
+void settle_on(Fiber* f, Carrier* c, int first, int last) {
+  uint32_t seen = c->engine->submissions();
+  int64_t give_up = now_ns() + kSettleWithin;
+  for (unsigned tries = 0; names_one_of(c->engine, first, last) && c->engine->submissions() == seen; tries++) {
+    if (f != nullptr) {
+      enter(f);
+      if (f->worker.load(std::memory_order_relaxed)->carrier == c) {
+        c->engine->round();
+      } else {
+        yield(f);
+      }
+      leave(f);
+    } else {
+      sys_call(SYS_sched_yield);
+    }
+    if (tries % 16 == 15 && now_ns() > give_up) return;
+  }
+}
+
+}  // namespace
+
+void settle_requests(Fiber* f, int first, int last) {
+  for (int i = 0; i < carrier_count; i++) {
+    if (VTHR_UNLIKELY(names_one_of(carriers[i]->engine, first, last))) settle_on(f, carriers[i], first, last);
+  }
+}
+
+bool readable(const void* p) {
+  // it reads the signal set before it finds that it was not told what to do with it
+  return sys_call(SYS_rt_sigprocmask, -1, sys_arg(p), 0, 8) != -EFAULT;
 }
 
 int vector_rest(const iovec* iov, size_t n, size_t skip, iovec* out) {

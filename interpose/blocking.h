@@ -8,9 +8,12 @@
 
 namespace vthr {
 
-// A hint per descriptor, never trusted: descriptors are reused without our seeing it. A wrong one costs a system call.
-enum class FdKind : uint8_t { unknown, socket, stream, file };
+// A hint per descriptor, never trusted: descriptors are reused without our seeing it (fclose, closedir). stream: pipes,
+// eventfds and their like; device: terminals and other character devices; unknown also for a wrong descriptor.
+enum class FdKind : uint8_t { unknown, socket, stream, device, file };
+constexpr int kHints = 65536;  // descriptors above have none
 FdKind fd_hint(int fd);
+FdKind fd_kind(int fd);  // asks the kernel, and corrects the hint
 void fd_set_hint(int fd, FdKind kind);
 void fd_forget(int fd);
 
@@ -27,8 +30,11 @@ void blocking_scan_inherited();    // start, one thread: did our parent leave us
 // there is a deadline (signal(7)); -ETIMEDOUT when the deadline passed.
 long wait_request(Fiber* f, const Request& r, Reason reason, int64_t deadline);
 
-// Before `fd` is closed or replaced: requests that name it by number must have reached the kernel.
-void settle_requests(Fiber* f, int fd);
+// Before a descriptor from `first` to `last` is closed, replaced or shut down: requests that name it by number must have
+// reached the kernel. Any thread; f: fiber_here().
+void settle_requests(Fiber* f, int first, int last);
+// Are the descriptors that the caller closes those that the runtime uses? Not in a child that has a table of its own.
+bool shares_descriptors();
 
 // EPIPE: the signal that the kernel would have sent to the writing thread. `consume`: it left one pending on the worker.
 void sigpipe(Fiber* f, bool consume);
@@ -36,6 +42,26 @@ void sigpipe(Fiber* f, bool consume);
 // A copy of a vector without its first `skip` bytes, at most kVectorChunk entries of it; returns their number.
 constexpr int kVectorChunk = 64;
 int vector_rest(const iovec* iov, size_t n, size_t skip, iovec* out);
-size_t vector_bytes(const iovec* iov, size_t n);
+size_t vector_bytes(const iovec* iov, size_t n);  // of a vector that the kernel has accepted already
+
+// Can the kernel read 8 bytes there? For addresses that it would have looked at, where a load would kill the program.
+bool readable(const void* p);
+
+inline uint32_t handlers_run(Fiber* f) { return f->signals_taken.load(std::memory_order_relaxed); }
+
+// A system call that the worker makes itself. The completion of another fiber's request makes some return -EINTR
+// (DESIGN D3, "But"): they are repeated unless a handler of this fiber ran. `call` takes care of the time that is left.
+template <class Call>
+long native_call(Fiber* f, const char* name, Call call) {
+  uint32_t taken = handlers_run(f);
+  for (;;) {
+    long r;
+    {
+      NativeCall mark(f, name);
+      r = call();
+    }
+    if (r != -EINTR || handlers_run(f) != taken) return r;
+  }
+}
 
 }  // namespace vthr

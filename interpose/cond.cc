@@ -19,6 +19,7 @@ namespace {
 //                                  compare-and-swap: it fails if a wait began since the read
 // So a clear bit 0 means that nobody is queued, but for those who queue later than the caller's look at the word. POSIX
 // promises a wake-up to waiters that the caller knows of through the mutex; with it their store is seen.
+// While threads may sleep in glibc's wait (kernel_waiters) the object is theirs, and every signal looks into the bucket.
 std::atomic<uint32_t>& word_of(void* cond) { return atomic_at(static_cast<uint32_t*>(cond)); }
 constexpr uint32_t kMayWait = 1;
 
@@ -40,6 +41,7 @@ struct Wait {
 bool begin_wait(const void* key, void* arg) {
   auto* w = static_cast<Wait*>(arg);
   if (w->again && signalled_of(key).load(std::memory_order_relaxed) != w->seen) return false;
+  if (VTHR_UNLIKELY(kernel_waiters)) return true;
   std::atomic<uint32_t>& word = word_of(const_cast<void*>(key));
   uint32_t v = word.load(std::memory_order_relaxed);
   while (!word.compare_exchange_weak(v, (v + 2) | kMayWait, std::memory_order_release,
@@ -90,17 +92,17 @@ int wait(void* cond, pthread_mutex_t* m, const Until& until) {
 void signal(void* cond) {
   std::atomic<uint32_t>& word = word_of(cond);
   uint32_t v = word.load(std::memory_order_acquire);
-  if ((v & kMayWait) == 0) return;
+  if ((v & kMayWait) == 0 && !kernel_waiters) return;
   signalled_of(cond).fetch_add(1, std::memory_order_relaxed);
-  if (unpark_one(cond) == 0) {
-    word.compare_exchange_strong(v, v & ~kMayWait, std::memory_order_relaxed);
-  } else {
+  if (unpark_one(cond) != 0) {
     step_aside(cond);
+  } else if (!kernel_waiters) {
+    word.compare_exchange_strong(v, v & ~kMayWait, std::memory_order_relaxed);
   }
 }
 
 void broadcast(void* cond) {
-  if ((word_of(cond).load(std::memory_order_acquire) & kMayWait) == 0) return;
+  if ((word_of(cond).load(std::memory_order_acquire) & kMayWait) == 0 && !kernel_waiters) return;
   signalled_of(cond).fetch_add(1, std::memory_order_relaxed);
   // The bit stays for the next one to clear: the object may be gone by then.
   if (unpark_all(cond) != 0) step_aside(cond);
@@ -118,11 +120,13 @@ using TimedWaitFn = int (*)(pthread_cond_t*, pthread_mutex_t*, const timespec*);
 using InitFn = int (*)(pthread_cond_t*, const pthread_condattr_t*);
 using CondFn = int (*)(pthread_cond_t*);
 
-// Threads that sleep in glibc's wait since before the runtime ran: the upper bits of __wrefs count them. All of them, for
-// our waits have confused glibc's count of whom a signal is for.
-void wake_strangers(pthread_cond_t* c) {
-  if (VTHR_LIKELY(!kernel_waiters) || __atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) >> 3 == 0) return;
-  REAL_AS(CondFn, cond_broadcast_new)(c);
+// Threads that sleep in glibc's wait since before the runtime ran: the upper bits of __wrefs count them; the old object
+// points to a new one once somebody has waited.
+bool has_strangers(const pthread_cond_t* c) {
+  return VTHR_UNLIKELY(kernel_waiters) && __atomic_load_n(&c->__data.__wrefs, __ATOMIC_RELAXED) >> 3 != 0;
+}
+bool has_strangers_old(const pthread_cond_t* c) {
+  return VTHR_UNLIKELY(kernel_waiters) && c->__data.__wseq.__value64 != 0;
 }
 
 }  // namespace
@@ -161,14 +165,14 @@ VTHR_EXPORT int pthread_cond_clockwait(pthread_cond_t* c, pthread_mutex_t* m, cl
 
 VTHR_EXPORT int cond_signal_new(pthread_cond_t* c) {
   if (is_native(c)) return REAL_AS(CondFn, cond_signal_new)(c);
-  wake_strangers(c);
+  if (has_strangers(c)) REAL_AS(CondFn, cond_signal_new)(c);
   signal(c);
   return 0;
 }
 
 VTHR_EXPORT int cond_broadcast_new(pthread_cond_t* c) {
   if (is_native(c)) return REAL_AS(CondFn, cond_broadcast_new)(c);
-  wake_strangers(c);
+  if (has_strangers(c)) REAL_AS(CondFn, cond_broadcast_new)(c);
   broadcast(c);
   return 0;
 }
@@ -195,12 +199,14 @@ VTHR_EXPORT int cond_timedwait_old(pthread_cond_t* c, pthread_mutex_t* m, const 
 
 VTHR_EXPORT int cond_signal_old(pthread_cond_t* c) {
   if (native_now() != 0) return REAL_AS(CondFn, cond_signal_old)(c);
+  if (has_strangers_old(c)) REAL_AS(CondFn, cond_signal_old)(c);
   signal(c);
   return 0;
 }
 
 VTHR_EXPORT int cond_broadcast_old(pthread_cond_t* c) {
   if (native_now() != 0) return REAL_AS(CondFn, cond_broadcast_old)(c);
+  if (has_strangers_old(c)) REAL_AS(CondFn, cond_broadcast_old)(c);
   broadcast(c);
   return 0;
 }

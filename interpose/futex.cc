@@ -3,7 +3,10 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 #include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -11,6 +14,7 @@
 #include <csignal>
 
 #include "interpose/mutex.h"
+#include "interpose/native.h"
 
 namespace vthr {
 
@@ -69,7 +73,7 @@ long futex_wait(const Futex& x, bool relative, uint32_t bits) {
   args.tag = bits;
   Fiber* f = fiber_here();
   for (;;) {
-    switch (park_on(x.uaddr, args)) {
+    switch (park_uncancelled(x.uaddr, args)) {
       case Wake::woken:
         return 0;
       case Wake::invalid:
@@ -82,7 +86,7 @@ long futex_wait(const Futex& x, bool relative, uint32_t bits) {
         // The kernel restarts waits without a time-out only; it has done so already for a foreign thread.
         if (f == nullptr || t != nullptr || !signal_restarts(f)) return -EINTR;
         break;
-      case Wake::cancelled:  // not a cancellation point
+      case Wake::cancelled:
         break;
     }
   }
@@ -211,12 +215,6 @@ long by_name(Fiber* self, bool* other, long nr, long a, long b, long c, long d, 
       return readv(i(a), ptr<iovec>(b), i(c));
     case SYS_writev:
       return writev(i(a), ptr<iovec>(b), i(c));
-    case SYS_close:
-      return close(i(a));
-    case SYS_dup2:
-      return dup2(i(a), i(b));
-    case SYS_dup3:
-      return dup3(i(a), i(b), i(c));
     case SYS_recvfrom:
       return recvfrom(i(a), ptr<void>(b), n(c), i(d), ptr<sockaddr>(e), ptr<socklen_t>(f));
     case SYS_sendto:
@@ -225,6 +223,24 @@ long by_name(Fiber* self, bool* other, long nr, long a, long b, long c, long d, 
       return recvmsg(i(a), ptr<msghdr>(b), i(c));
     case SYS_sendmsg:
       return sendmsg(i(a), ptr<msghdr>(b), i(c));
+    case SYS_recvmmsg:
+      return recvmmsg(i(a), ptr<mmsghdr>(b), static_cast<unsigned>(c), i(d), ptr<timespec>(e));
+    case SYS_sendmmsg:
+      return sendmmsg(i(a), ptr<mmsghdr>(b), static_cast<unsigned>(c), i(d));
+    case SYS_sendfile:
+      return sendfile(i(a), i(b), ptr<off_t>(c), n(d));
+    case SYS_getrandom:
+      return getrandom(ptr<void>(a), n(b), static_cast<unsigned>(c));
+    case SYS_semop:
+      return semop(i(a), ptr<sembuf>(b), n(c));
+    case SYS_semtimedop:
+      return semtimedop(i(a), ptr<sembuf>(b), n(c), ptr<timespec>(d));
+    case SYS_rt_sigtimedwait:
+      if (d == 8) return libc_result(native_sigtimedwait(self, ptr<void>(a), ptr<void>(b), ptr<timespec>(c)));
+      break;
+    case SYS_io_getevents:
+    case SYS_io_pgetevents:
+      return libc_result(native_io_getevents(self, nr, a, b, c, d, e, f));
     case SYS_connect:
       return connect(i(a), ptr<sockaddr>(b), static_cast<socklen_t>(c));
     case SYS_accept:
@@ -243,6 +259,8 @@ long by_name(Fiber* self, bool* other, long nr, long a, long b, long c, long d, 
       return epoll_wait(i(a), ptr<epoll_event>(b), i(c), i(d));
     case SYS_epoll_pwait:
       return epoll_pwait(i(a), ptr<epoll_event>(b), i(c), i(d), full_set(ptr<void>(e), &set));
+    case SYS_epoll_pwait2:
+      return epoll_pwait2(i(a), ptr<epoll_event>(b), i(c), ptr<timespec>(d), full_set(ptr<void>(e), &set));
     case SYS_nanosleep:
       return nanosleep(ptr<timespec>(a), ptr<timespec>(b));
     case SYS_clock_nanosleep:
@@ -261,6 +279,22 @@ long by_name(Fiber* self, bool* other, long nr, long a, long b, long c, long d, 
   }
   *other = true;
   return 0;
+}
+
+// Any thread could close a descriptor of the runtime.
+bool closes(long nr) { return nr == SYS_close || nr == SYS_dup2 || nr == SYS_dup3 || nr == SYS_close_range; }
+long close_by_number(long nr, long a, long b, long c) {
+  int x = static_cast<int>(a), y = static_cast<int>(b), z = static_cast<int>(c);
+  switch (nr) {
+    case SYS_close:
+      return close(x);
+    case SYS_dup2:
+      return dup2(x, y);
+    case SYS_dup3:
+      return dup3(x, y, z);
+    default:
+      return close_range(static_cast<unsigned>(a), static_cast<unsigned>(b), z);
+  }
 }
 
 // tkill and tgkill with a fiber's id; *other: not one.
@@ -286,6 +320,7 @@ extern "C" __attribute__((visibility("default"))) long syscall_hook(long nr, lon
                                                                     long e, long f) __asm__("syscall");
 extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, long f) {
   bool other = false;
+  if (nr == SYS_gettid) return gettid();
   if (VTHR_LIKELY(native_now() == 0 && sched_running())) {
     if (VTHR_LIKELY(nr == SYS_futex)) {
       return libc_result(futex({ptr<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), d,
@@ -295,6 +330,8 @@ extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, lo
     if (nr == SYS_tkill || nr == SYS_tgkill) {
       long r = kill_by_tid(&other, nr, a, b, c);
       if (!other) return libc_result(r);
+    } else if (closes(nr)) {
+      return close_by_number(nr, a, b, c);
     } else if (self != nullptr) {
       long r = by_name(self, &other, nr, a, b, c, d, e, f);
       if (!other) return r;
@@ -304,6 +341,6 @@ extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, lo
 }
 
 VTHR_EXPORT pid_t gettid() noexcept {
-  Fiber* f = fiber_here();
-  return f != nullptr ? f->tid : sys_gettid();
+  Fiber* f = current;  // not fiber_here(): a bound fiber keeps its id
+  return f != nullptr && runtime_alive() ? f->tid : sys_gettid();
 }

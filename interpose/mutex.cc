@@ -117,7 +117,7 @@ VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
       waited = true;
       args.still = still_yielding;
       args.deadline = now_ns() + kStepBack;
-      park_on(m, args);
+      park_uncancelled(m, args);
       continue;
     }
     if (is_free(v)) {
@@ -138,7 +138,7 @@ VTHR_NOINLINE int lock_word_slow(pthread_mutex_t* m, const Until& until) {
     waited = true;
     args.still = still_contended;
     args.deadline = deadline;
-    if (park_on(m, args) == Wake::timed_out) {
+    if (park_uncancelled(m, args) == Wake::timed_out) {
       if (until.over()) return ETIMEDOUT;
       deadline = until.deadline();
     }
@@ -153,17 +153,29 @@ int lock_word(pthread_mutex_t* m, const Until& until) {
   return lock_word_slow(m, until);
 }
 
+// After the release. Where glibc's code may meet the word, which does not know kYielding, an unlocker that may leave its
+// carrier gives the others their turn that way.
+void wake_waiter(const void* m) {
+  size_t woken = unpark_one(m);
+  if (VTHR_LIKELY(!kernel_waiters)) return;
+  if (woken == 0) {
+    sys_futex_wake(m);
+  } else if (Fiber* f = fiber_here(); f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0) {
+    step_aside(m);
+  }
+}
+
 VTHR_NOINLINE void unlock_word_slow(pthread_mutex_t* m) {
   std::atomic<int>& word = word_of(m);
   int v = word.load(std::memory_order_relaxed), to = kUnlocked;
-  bool turn = (v & kStateMask) == kContended && !kernel_waiters && turn_is_due(m) && anybody_parked_on(m);
-  if (turn) to = kYielding;  // not where glibc's code may meet it
+  if ((v & kStateMask) == kContended && !kernel_waiters && turn_is_due(m) && anybody_parked_on(m))
+    to = kYielding;
   for (;;) {
     if (is_free(v)) return;  // a normal mutex that nobody holds: undefined, and harmless as in glibc
     bool contended = (v & kStateMask) == kContended;
     if (word.compare_exchange_weak(v, with_state(v, contended ? to : kUnlocked), std::memory_order_release,
                                    std::memory_order_relaxed)) {
-      if (contended && unpark_one(m) == 0 && kernel_waiters) sys_futex_wake(m);
+      if (contended) wake_waiter(m);
       return;
     }
   }
@@ -178,13 +190,26 @@ void unlock_word(pthread_mutex_t* m) {
 
 // ---- mutexes that are glibc's own: a fiber that has to wait for one pins its worker ----
 
+// The kernel compares the owner of robust and inheriting mutexes with its own tid, and other processes that of every
+// type with an owner: a fiber is bound to a kernel thread before it takes one (DESIGN D11).
+void bind_for(const pthread_mutex_t* m) {
+  Fiber* f = fiber_here();
+  int kind = kind_of(m);
+  int type = kind & kType;
+  if (f != nullptr && kind >= 0 &&
+      ((kind & (kRobust | kInherit)) != 0 || type == kRecursive || type == kErrorcheck))
+    bind_fiber(f);
+}
+
 int lock_native(pthread_mutex_t* m) {
+  bind_for(m);
   if (fiber_here() == nullptr) return REAL(pthread_mutex_lock)(m);
   int r = REAL(pthread_mutex_trylock)(m);
   return r != EBUSY ? r : pinned("pthread_mutex_lock", [m] { return REAL(pthread_mutex_lock)(m); });
 }
 int lock_native(pthread_mutex_t* m, const Until& until) {
   if (until.abs == nullptr) return lock_native(m);
+  bind_for(m);
   return pinned("pthread_mutex_clocklock",
                 [m, &until] { return REAL(pthread_mutex_clocklock)(m, until.clock, until.abs); });
 }
@@ -329,7 +354,10 @@ VTHR_EXPORT int pthread_mutex_lock(pthread_mutex_t* m) {
 
 VTHR_EXPORT int pthread_mutex_trylock(pthread_mutex_t* m) {
   int kind = kind_of(m);
-  if (!is_ours(kind)) return REAL(pthread_mutex_trylock)(m);
+  if (!is_ours(kind)) {
+    bind_for(m);
+    return REAL(pthread_mutex_trylock)(m);
+  }
   int tid = self_tid(), r = before_lock(m, kind, tid, true);
   if (r != 0) return r == kOwned ? 0 : r;
   if (!try_word(word_of(m))) return EBUSY;

@@ -19,7 +19,11 @@ inline std::atomic<T>& atomic_at(T* p) {
 
 // The caller's id as owner words hold it: of the fiber, or of the kernel thread; in a child that forked raw, what
 // glibc would say. Any thread.
-inline int self_tid() { return tls_tid(tls_self()); }
+inline int self_tid() {
+  Fiber* f =
+      current;  // a bound fiber's TCB holds the kernel's tid, for glibc; owners of ours go by the fiber's
+  return f != nullptr ? f->tid : tls_tid(tls_self());
+}
 
 // Who does it. Until the runtime runs, and for good where it never does, mutexes, condition variables and semaphores are
 // wholly glibc's: its code costs what it costs natively and knows how to cancel real threads. Their states at rest, and
@@ -43,6 +47,13 @@ inline int native_now() { return VTHR_LIKELY(native_locks == 0) ? 0 : native_bef
 // program may be stopped by a signal (a collector's) while it waits for a mutex. So the waits of fibers are never deaf,
 // and calls that return no EINTR wait again. A foreign thread runs handlers inside its futex call.
 inline bool waits_deaf() { return fiber_here() == nullptr; }
+
+// park_on for calls that are no cancellation points: a pending cancellation ends the wait, once; the next ones are deaf.
+inline Wake park_uncancelled(const void* key, ParkArgs& args) {
+  Wake how = park_on(key, args);
+  if (VTHR_UNLIKELY(how == Wake::cancelled)) args.deaf = true;
+  return how;
+}
 
 inline bool lock_clock(clockid_t c) { return c == CLOCK_REALTIME || c == CLOCK_MONOTONIC; }
 

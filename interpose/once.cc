@@ -69,7 +69,7 @@ VTHR_NOINLINE int once_slow(std::atomic<int>* word, void (*routine)()) {
     int v = word->load(std::memory_order_acquire);
     if ((v & kDone) != 0) return 0;
     if (v == running) {
-      park_on(word, args);
+      park_uncancelled(word, args);
     } else if (word->compare_exchange_strong(v, running, std::memory_order_acq_rel)) {
       break;
     }

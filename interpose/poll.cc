@@ -11,8 +11,7 @@
 #include <sys/resource.h>
 #include <sys/select.h>
 
-#include "interpose/enter.h"
-#include "interpose/thread.h"
+#include "interpose/blocking.h"
 
 extern "C" {
 int __poll(pollfd* fds, nfds_t n, int ms);
@@ -30,8 +29,6 @@ constexpr uint32_t kFew = 32;       // more requests than these live in a mappin
 constexpr size_t kFewWords = 16;    // an fd_set
 constexpr uint64_t kUnblockable = 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) |
                                   1ull << (kSigSetxid - 1);
-
-uint32_t handlers_run(Fiber* f) { return f->signals_taken.load(std::memory_order_relaxed); }
 
 void deliver_due(Fiber* f) {
   if ((f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0) deliver_signals(f);
@@ -162,9 +159,6 @@ class MaskedWait {
   bool masked_;
   uint64_t old_ = 0;
 };
-
-// Can the kernel read 8 bytes there? It reads the set before it finds that it was not told what to do with it.
-bool readable(const void* p) { return sys_call(SYS_rt_sigprocmask, -1, sys_arg(p), 0, 8) != -EFAULT; }
 
 int64_t ns_of_ms(int ms) { return ms < 0 ? kNever : ms * kMilli; }
 
@@ -373,12 +367,12 @@ VTHR_NOINLINE long epoll_wait_slow(Fiber* f, int ep, epoll_event* events, int mo
   return watch.wait(f, deadline, taken, [=] { return sys_call(SYS_epoll_pwait, ep, sys_arg(events), most, 0, 0, 8); });
 }
 
-long epoll_fiber(Fiber* f, int ep, epoll_event* events, int most, int ms, const sigset_t* mask) {
+long epoll_fiber(Fiber* f, int ep, epoll_event* events, int most, int64_t limit, const sigset_t* mask) {
   uint32_t taken = handlers_run(f);
   if (mask != nullptr && !readable(mask)) return -EFAULT;
   long r = sys_call(SYS_epoll_pwait, ep, sys_arg(events), most, 0, 0, 8);
-  if (r != 0 || ms == 0) return r;  // unlike ppoll, without time it does not look at signals
-  return epoll_wait_slow(f, ep, events, most, ns_of_ms(ms), mask, taken);
+  if (r != 0 || limit == 0) return r;  // unlike ppoll, without time it does not look at signals
+  return epoll_wait_slow(f, ep, events, most, limit, mask, taken);
 }
 
 }  // namespace
@@ -443,11 +437,20 @@ VTHR_EXPORT int pselect(int n, fd_set* in, fd_set* out, fd_set* ex, const timesp
 VTHR_EXPORT int epoll_wait(int ep, epoll_event* events, int most, int ms) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(epoll_wait)(ep, events, most, ms);
-  return conclude(epoll_fiber(f, ep, events, most, ms, nullptr));
+  return conclude(epoll_fiber(f, ep, events, most, ns_of_ms(ms), nullptr));
 }
 
 VTHR_EXPORT int epoll_pwait(int ep, epoll_event* events, int most, int ms, const sigset_t* mask) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(epoll_pwait)(ep, events, most, ms, mask);
-  return conclude(epoll_fiber(f, ep, events, most, ms, mask));
+  return conclude(epoll_fiber(f, ep, events, most, ns_of_ms(ms), mask));
+}
+
+VTHR_EXPORT int epoll_pwait2(int ep, epoll_event* events, int most, const timespec* limit, const sigset_t* mask) {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return REAL(epoll_pwait2)(ep, events, most, limit, mask);
+  int64_t ns = 0;
+  if (limit != nullptr && !readable(limit)) return conclude(-EFAULT);
+  if (!ns_of(limit, &ns)) return conclude(-EINVAL);
+  return conclude(epoll_fiber(f, ep, events, most, ns, mask));
 }

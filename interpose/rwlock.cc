@@ -136,7 +136,7 @@ VTHR_NOINLINE int read_slow(pthread_rwlock_t* l, const Until& until) {
     int r = try_read(l, kReadingOne);
     if (r == 0) return 0;
     if (r == EBUSY) {
-      if (park_on(read_key(l), args) != Wake::timed_out) continue;
+      if (park_uncancelled(read_key(l), args) != Wake::timed_out) continue;
       args.deadline = until.deadline();
       if (!until.over()) continue;
       r = ETIMEDOUT;
@@ -158,7 +158,7 @@ VTHR_NOINLINE int write_slow(pthread_rwlock_t* l, const Until& until) {
       return (word_of(lock_of_write_key(key)).load(std::memory_order_relaxed) & kForWriters) != 0;
     };
     args.deadline = now_ns() + kStepBack;
-    park_on(write_key(l), args);
+    park_uncancelled(write_key(l), args);
   }
   args.still = [](const void* key, void*) {
     return !may_write(word_of(lock_of_write_key(key)).load(std::memory_order_relaxed));
@@ -166,7 +166,7 @@ VTHR_NOINLINE int write_slow(pthread_rwlock_t* l, const Until& until) {
   args.deadline = until.deadline();
   for (;;) {
     if (try_write(l, kWritingOne) == 0) return 0;
-    if (park_on(write_key(l), args) != Wake::timed_out) continue;
+    if (park_uncancelled(write_key(l), args) != Wake::timed_out) continue;
     args.deadline = until.deadline();
     if (!until.over()) continue;
     stop_writing(l);

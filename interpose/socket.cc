@@ -2,6 +2,7 @@
 #include "interpose/socket.h"
 
 #include <cerrno>
+#include <climits>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <poll.h>
@@ -39,7 +40,8 @@ long try_recv(int fd, void* buf, size_t n, int flags) {
   return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags | MSG_DONTWAIT);
 }
 
-// The wait of a receive: `again` does the same call without blocking. O_NONBLOCK makes the ring answer -EAGAIN.
+// The wait of a receive; the descriptor was looked at and is not O_NONBLOCK. `again` does the same call without
+// blocking: -EAGAIN from the ring means that the kernel gave up retrying, or that O_NONBLOCK was set meanwhile.
 template <class Try>
 long wait_recv(Fiber* f, const Request& r, Reason reason, int64_t deadline, Try again) {
   for (;;) {
@@ -51,8 +53,13 @@ long wait_recv(Fiber* f, const Request& r, Reason reason, int64_t deadline, Try 
   }
 }
 
+constexpr int kNeverWaits = MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB;
+constexpr size_t kMost = 0x7ffff000;  // the kernel's MAX_RW_COUNT
+
+// flags without MSG_WAITALL: the ring's own loop does not know MSG_PEEK, descriptors on their way, or O_NONBLOCK.
 long recv_once(Fiber* f, int fd, void* buf, size_t n, int flags, int64_t deadline) {
-  // The last read on this descriptor found it empty, or emptied it: then trying first is a wasted call.
+  // The last read on this descriptor found it empty, or emptied it: then trying first is a wasted call. Whether it may
+  // wait must be asked, for a socket's request waits on the ring with O_NONBLOCK too.
   if (f->drained_fd != fd || poll_first() == 0) {
     long r = try_recv(fd, buf, n, flags);
     if (r != -EAGAIN) {
@@ -60,6 +67,8 @@ long recv_once(Fiber* f, int fd, void* buf, size_t n, int flags, int64_t deadlin
       return r;
     }
     if (fd_nonblocking(fd)) return r;
+  } else if (fd_nonblocking(fd)) {
+    return try_recv(fd, buf, n, flags);
   }
   Request req = message_request(IORING_OP_RECV, fd, buf, n, flags);
   long r = wait_recv(f, req, Reason::recv, deadline, [&] { return try_recv(fd, buf, n, flags); });
@@ -67,59 +76,169 @@ long recv_once(Fiber* f, int fd, void* buf, size_t n, int flags, int64_t deadlin
   return r;
 }
 
-constexpr size_t kMost = 0x7ffff000;  // the kernel's MAX_RW_COUNT
+// MSG_PEEK with MSG_WAITALL: when it ends with less than `n` is the kernel's own affair (the end of the stream, urgent
+// data, any unix socket). So after the first byte the worker waits for the rest. Others' completions cut it short too;
+// what is really all comes again and again without waiting.
+template <class Call>
+long peek_all(Fiber* f, long got, size_t n, int64_t deadline, Call call) {
+  constexpr int64_t kAtOnce = 20 * kMicro;
+  constexpr int kSure = 32;
+  uint32_t taken = handlers_run(f);
+  for (int at_once = 0;;) {
+    int64_t begun = now_ns();
+    long r = native_call(f, "recv", [&] { return now_ns() >= deadline ? got : call(); });
+    if (r <= 0 || static_cast<size_t>(r) >= n || handlers_run(f) != taken || now_ns() >= deadline) return r;
+    got = r;
+    at_once = now_ns() - begun < kAtOnce ? at_once + 1 : 0;
+    if (at_once == kSure) return r;
+  }
+}
+
+bool all_wanted(int fd, int flags) { return (flags & MSG_WAITALL) != 0 && is_stream(fd); }
 
 long recv_any(Fiber* f, int fd, void* buf, size_t n, int flags) {
-  if ((flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) != 0)
-    return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags);
+  if ((flags & kNeverWaits) != 0) return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags);
   if (n > kMost) n = kMost;
   int64_t deadline = socket_deadline(fd, SO_RCVTIMEO);
-  bool all = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0 && n > 0 && is_stream(fd);
-  if (!all) return recv_once(f, fd, buf, n, flags, deadline);
+  if (VTHR_LIKELY((flags & MSG_WAITALL) == 0)) return recv_once(f, fd, buf, n, flags, deadline);
+  bool all = all_wanted(fd, flags);
+  int once = flags & ~MSG_WAITALL;
+  if (!all) return recv_once(f, fd, buf, n, once, deadline);
+  if ((flags & MSG_PEEK) != 0) {
+    long r = recv_once(f, fd, buf, n, once, deadline);
+    if (r <= 0 || static_cast<size_t>(r) >= n || fd_nonblocking(fd)) return r;
+    return peek_all(f, r, n, deadline,
+                    [=] { return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags); });
+  }
   size_t done = 0;
-  while (done < n) {
-    long r = recv_once(f, fd, static_cast<char*>(buf) + done, n - done, flags & ~MSG_WAITALL, deadline);
+  do {
+    long r = recv_once(f, fd, static_cast<char*>(buf) + done, n - done, once, deadline);
     if (r < 0) return done != 0 ? static_cast<long>(done) : r;
     if (r == 0) break;
     done += static_cast<size_t>(r);
-  }
+  } while (done < n);
   return static_cast<long>(done);
 }
 
-long recvmsg_once(Fiber* f, int fd, msghdr* m, int flags, int64_t deadline) {
-  // the kernel writes these on success only, but a try must not spoil them for the next
-  msghdr fresh = *m;
-  auto attempt = [&] {
-    *m = fresh;
-    return sys_call(SYS_recvmsg, fd, sys_arg(m), flags | MSG_DONTWAIT);
-  };
-  long r = attempt();
-  if (r == -EAGAIN && !fd_nonblocking(fd)) {
-    *m = fresh;
-    r = wait_recv(f, message_request(IORING_OP_RECVMSG, fd, m, 1, flags), Reason::recv, deadline, attempt);
+long try_recvmsg(int fd, msghdr* m, int flags) { return sys_call(SYS_recvmsg, fd, sys_arg(m), flags | MSG_DONTWAIT); }
+
+// After a try that gave `r`. The kernel writes to *m on success only.
+long recvmsg_after(Fiber* f, int fd, msghdr* m, int flags, int64_t deadline, long r) {
+  if (r != -EAGAIN || fd_nonblocking(fd)) return r;
+  return wait_recv(f, message_request(IORING_OP_RECVMSG, fd, m, 1, flags), Reason::recv, deadline,
+                   [=] { return try_recvmsg(fd, m, flags); });
+}
+
+bool has_descriptors(msghdr* m) {
+  if (m->msg_controllen == 0) return false;
+  for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(m, c)) {
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) return true;
   }
-  return r;
+  return false;
+}
+
+// `tried`: the result of a try with the same flags. The header was not looked at before the kernel did.
+long recvmsg_after_try(Fiber* f, int fd, msghdr* m, int flags, const msghdr& asked, long tried) {
+  int64_t deadline = socket_deadline(fd, SO_RCVTIMEO);
+  int once = flags & ~MSG_WAITALL;
+  bool all = all_wanted(fd, flags);
+  long r = recvmsg_after(f, fd, m, once, deadline, tried);
+  if (r <= 0) return r;
+  bool passed = has_descriptors(m);
+  if (passed) note_socket_timeouts();  // a socket among them may have one
+  if (!all) return r;
+  size_t total = vector_bytes(m->msg_iov, m->msg_iovlen), done = static_cast<size_t>(r);
+  if (done >= total) return r;
+  if ((flags & MSG_PEEK) != 0) {
+    if (fd_nonblocking(fd)) return r;
+    return peek_all(f, r, total, deadline, [&] {
+      *m = asked;
+      return sys_call(SYS_recvmsg, fd, sys_arg(m), flags);
+    });
+  }
+  while (done < total && !passed) {  // descriptors end it, as in the kernel
+    iovec rest[kVectorChunk];
+    msghdr more = asked;
+    more.msg_name = nullptr;
+    more.msg_namelen = 0;
+    more.msg_iov = rest;
+    more.msg_iovlen = static_cast<size_t>(vector_rest(m->msg_iov, m->msg_iovlen, done, rest));
+    r = recvmsg_after(f, fd, &more, once, deadline, try_recvmsg(fd, &more, once));
+    if (r <= 0) break;
+    done += static_cast<size_t>(r);
+    m->msg_controllen = more.msg_controllen;
+    m->msg_flags |= more.msg_flags;
+    passed = has_descriptors(&more);
+    if (passed) note_socket_timeouts();
+  }
+  return static_cast<long>(done);
 }
 
 long recvmsg_any(Fiber* f, int fd, msghdr* m, int flags) {
-  if ((flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) != 0) return sys_call(SYS_recvmsg, fd, sys_arg(m), flags);
-  bool control = m->msg_control != nullptr && m->msg_controllen != 0;
-  int64_t deadline = socket_deadline(fd, SO_RCVTIMEO);
-  long r = recvmsg_once(f, fd, m, flags, deadline);
-  if (control && r >= 0 && m->msg_controllen != 0) note_socket_timeouts();  // a passed socket may have one
-  if (r <= 0 || (flags & MSG_WAITALL) == 0 || (flags & MSG_PEEK) != 0) return r;
-  size_t total = vector_bytes(m->msg_iov, m->msg_iovlen), done = static_cast<size_t>(r);
-  if (done >= total || !is_stream(fd)) return r;
-  while (done < total) {
-    iovec rest[kVectorChunk];
-    msghdr more{};
-    more.msg_iov = rest;
-    more.msg_iovlen = static_cast<size_t>(vector_rest(m->msg_iov, m->msg_iovlen, done, rest));
-    r = recvmsg_once(f, fd, &more, flags & ~MSG_WAITALL, deadline);
-    if (r <= 0) break;
-    done += static_cast<size_t>(r);
+  if ((flags & kNeverWaits) != 0) return sys_call(SYS_recvmsg, fd, sys_arg(m), flags);
+  bool in_full = (flags & MSG_WAITALL) != 0;
+  // a wrong address must be the kernel's to find
+  if (in_full && !readable(m)) return -EFAULT;
+  msghdr asked{};
+  if (in_full) asked = *m;
+  long r = try_recvmsg(fd, m, flags);
+  if (r < 0 && r != -EAGAIN) return r;
+  return recvmsg_after_try(f, fd, m, flags, asked, r);
+}
+
+long recvfrom_any(Fiber* f, int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* from_len) {
+  if (from == nullptr) return recv_any(f, fd, buf, n, flags);
+  int now = (flags & kNeverWaits) != 0 ? flags : flags | MSG_DONTWAIT;
+  long r = sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), now, sys_arg(from), sys_arg(from_len));
+  if (now == flags || (r < 0 && r != -EAGAIN) || (r >= 0 && (flags & MSG_WAITALL) == 0)) return r;
+  if (r == -EAGAIN && fd_nonblocking(fd)) return r;
+  if (!readable(from_len))  // it looks at the length when something has come
+    return native_call(f, "recvfrom", [=] {
+      return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags, sys_arg(from), sys_arg(from_len));
+    });
+  iovec iov{buf, n > kMost ? kMost : n};
+  msghdr m{};
+  m.msg_name = from;
+  m.msg_namelen = *from_len;
+  m.msg_iov = &iov;
+  m.msg_iovlen = 1;
+  bool first = r == -EAGAIN;
+  msghdr asked = m;
+  r = recvmsg_after_try(f, fd, &m, flags, asked, r);
+  if (r >= 0 && first) *from_len = m.msg_namelen;
+  return r;
+}
+
+// The kernel looks at the time limit after each message only.
+long recvmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags, timespec* limit) {
+  if ((flags & kNeverWaits) != 0 || n == 0) return sys_call(SYS_recvmmsg, fd, sys_arg(v), n, flags, sys_arg(limit));
+  if (limit != nullptr && !readable(limit)) return -EFAULT;
+  if (limit != nullptr && (limit->tv_sec < 0 || !valid_nsec(limit))) return -EINVAL;
+  if (n > IOV_MAX) n = IOV_MAX;
+  int64_t end = deadline_in(limit), deadline = socket_deadline(fd, SO_RCVTIMEO);
+  int once = flags & ~(MSG_WAITFORONE | MSG_WAITALL);
+  unsigned done = 0;
+  long r = 0;
+  for (;;) {
+    r = sys_call(SYS_recvmmsg, fd, sys_arg(v + done), n - done, once | MSG_DONTWAIT, 0);
+    if (r > 0) done += static_cast<unsigned>(r);
+    if (r < 0 && r != -EAGAIN) break;
+    if (done == n || (done != 0 && ((flags & MSG_WAITFORONE) != 0 || now_ns() >= end))) break;
+    r = recvmsg_after(f, fd, &v[done].msg_hdr, once, deadline, -EAGAIN);
+    if (r < 0) break;
+    v[done++].msg_len = static_cast<unsigned>(r);
+    if (done == n || now_ns() >= end) break;
   }
-  return static_cast<long>(done);
+  for (unsigned i = 0; i < done; i++) {
+    if (has_descriptors(&v[i].msg_hdr)) note_socket_timeouts();
+  }
+  if (done != 0 && limit != nullptr) {
+    int64_t left = end - now_ns();
+    if (left < 0) left = 0;
+    limit->tv_sec = left / kSecond;
+    limit->tv_nsec = left % kSecond;
+  }
+  return done != 0 ? static_cast<long>(done) : r;
 }
 
 long finish_send(Fiber* f, long r, size_t done, int flags) {
@@ -129,6 +248,7 @@ long finish_send(Fiber* f, long r, size_t done, int flags) {
 
 // What the first, non-blocking send left over. A stream socket takes it in pieces; others take all or nothing.
 long send_rest(Fiber* f, int fd, const msghdr& m, size_t done, size_t total, int flags) {
+  if (done != 0 && done >= total) return static_cast<long>(done);
   int64_t deadline = socket_deadline(fd, SO_SNDTIMEO);
   for (;;) {
     iovec rest[kVectorChunk];
@@ -158,6 +278,33 @@ long sendmsg_any(Fiber* f, int fd, const msghdr* m, int flags) {
   if (r >= 0 && done >= total) return r;
   if (fd_nonblocking(fd)) return r;
   return send_rest(f, fd, *m, done, total, flags);
+}
+
+// As the kernel's own loop: it ends at the first error, which is the result if nothing was sent.
+long sendmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags) {
+  if (n > IOV_MAX) n = IOV_MAX;
+  unsigned done = 0;
+  long r = 0;
+  do {
+    r = sys_call(SYS_sendmmsg, fd, sys_arg(v + done), n - done, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+    if ((flags & MSG_DONTWAIT) != 0 || (r < 0 && r != -EAGAIN) || n == 0) {
+      return finish_send(f, r, done, flags);
+    }
+    if (r > 0) {
+      done += static_cast<unsigned>(r);
+      mmsghdr& last = v[done - 1];  // a stream takes a part of one, which ends the kernel's loop
+      size_t total = vector_bytes(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen);
+      if (last.msg_len < total && !fd_nonblocking(fd)) {
+        r = send_rest(f, fd, last.msg_hdr, last.msg_len, total, flags);
+        if (r > 0) last.msg_len = static_cast<unsigned>(r);
+      }
+      if (last.msg_len < total || done == n) break;
+    }
+    r = sendmsg_any(f, fd, &v[done].msg_hdr, flags);
+    if (r < 0) break;
+    v[done++].msg_len = static_cast<unsigned>(r);
+  } while (done < n);
+  return done != 0 ? static_cast<long>(done) : r;
 }
 
 long send_any(Fiber* f, int fd, const void* buf, size_t n, int flags, const sockaddr* to, socklen_t to_len) {
@@ -204,6 +351,15 @@ long await_connect(Fiber* f, int fd, int64_t deadline) {
   return -err;
 }
 
+// What a connect says whose SO_SNDTIMEO is over. A unix socket waited for room in the listener's queue; others are on
+// their way.
+long connect_late(int fd) {
+  int domain = 0;
+  socklen_t len = sizeof domain;
+  sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, sys_arg(&domain), sys_arg(&len));
+  return domain == AF_UNIX ? -EAGAIN : -EINPROGRESS;
+}
+
 long connect_any(Fiber* f, int fd, const sockaddr* addr, socklen_t len) {
   if (fd_nonblocking(fd)) return sys_call(SYS_connect, fd, sys_arg(addr), len);
   int64_t deadline = socket_deadline(fd, SO_SNDTIMEO);
@@ -219,26 +375,39 @@ long connect_any(Fiber* f, int fd, const sockaddr* addr, socklen_t len) {
     return -EINTR;
   }
   // the kernel's own ETIMEDOUT (no answer to SYN) looks like ours
-  if (res == -ETIMEDOUT && deadline != kNever && now_ns() >= deadline) return -EINPROGRESS;
+  if (res == -ETIMEDOUT && deadline != kNever && now_ns() >= deadline) return connect_late(fd);
   return res;
 }
 
 }  // namespace
 
-long socket_readv(Fiber* f, int fd, const iovec* iov, int n) {
-  if (VTHR_LIKELY(n == 1)) return recv_any(f, fd, iov->iov_base, iov->iov_len, 0);
+// A vector without bytes is nothing to read or write, whatever the socket; and the vector must be the kernel's to judge.
+// So the program's are tried by the calls that take vectors.
+long socket_readv(Fiber* f, int fd, const iovec* iov, int n, bool own) {
+  if (VTHR_LIKELY(own)) return recv_any(f, fd, iov->iov_base, iov->iov_len, 0);
+  long r = sys_call(SYS_preadv2, fd, sys_arg(iov), n, -1, -1, RWF_NOWAIT);
+  if (r != -EAGAIN && r != -EOPNOTSUPP) return r;
   msghdr m{};
   m.msg_iov = const_cast<iovec*>(iov);
   m.msg_iovlen = static_cast<size_t>(n);
-  return recvmsg_any(f, fd, &m, 0);
+  if (r == -EOPNOTSUPP) return vector_bytes(iov, m.msg_iovlen) == 0 ? 0 : recvmsg_any(f, fd, &m, 0);
+  return recvmsg_after_try(f, fd, &m, 0, m, r);
 }
 
-long socket_writev(Fiber* f, int fd, const iovec* iov, int n) {
-  if (VTHR_LIKELY(n == 1)) return send_any(f, fd, iov->iov_base, iov->iov_len, 0, nullptr, 0);
+long socket_writev(Fiber* f, int fd, const iovec* iov, int n, bool own) {
+  if (VTHR_LIKELY(own)) return send_any(f, fd, iov->iov_base, iov->iov_len, 0, nullptr, 0);
+  long r = sys_call(SYS_pwritev2, fd, sys_arg(iov), n, -1, -1, RWF_NOWAIT);
+  if (r == -EPIPE) sigpipe(f, true);
+  if (r < 0 && r != -EAGAIN && r != -EOPNOTSUPP) return r;
   msghdr m{};
   m.msg_iov = const_cast<iovec*>(iov);
   m.msg_iovlen = static_cast<size_t>(n);
-  return sendmsg_any(f, fd, &m, 0);
+  size_t total = vector_bytes(iov, m.msg_iovlen), done = r > 0 ? static_cast<size_t>(r) : 0;
+  if (total == 0) return 0;
+  if (r == -EOPNOTSUPP) return sendmsg_any(f, fd, &m, 0);
+  if (r >= 0 && done >= total) return r;
+  if (fd_nonblocking(fd)) return r;
+  return send_rest(f, fd, m, done, total, 0);
 }
 
 }  // namespace vthr
@@ -254,16 +423,7 @@ VTHR_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
 VTHR_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* from_len) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(recvfrom)(fd, buf, n, flags, from, from_len);
-  if (from == nullptr) return libc_result(recv_any(f, fd, buf, n, flags));
-  iovec iov{buf, n};
-  msghdr m{};
-  m.msg_name = from;
-  m.msg_namelen = from_len != nullptr ? *from_len : 0;
-  m.msg_iov = &iov;
-  m.msg_iovlen = 1;
-  long r = recvmsg_any(f, fd, &m, flags);
-  if (r >= 0 && from_len != nullptr) *from_len = m.msg_namelen;
-  return libc_result(r);
+  return libc_result(recvfrom_any(f, fd, buf, n, flags, from, from_len));
 }
 
 VTHR_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
@@ -290,6 +450,18 @@ VTHR_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   return libc_result(sendmsg_any(f, fd, m, flags));
 }
 
+VTHR_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* limit) {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return REAL(recvmmsg)(fd, v, n, flags, limit);
+  return static_cast<int>(libc_result(recvmmsg_any(f, fd, v, n, flags, limit)));
+}
+
+VTHR_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return REAL(sendmmsg)(fd, v, n, flags);
+  return static_cast<int>(libc_result(sendmmsg_any(f, fd, v, n, flags)));
+}
+
 VTHR_EXPORT int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(accept4)(fd, addr, len, flags);
@@ -309,7 +481,7 @@ VTHR_EXPORT int connect(int fd, const sockaddr* addr, socklen_t len) {
 }
 
 VTHR_EXPORT int shutdown(int fd, int how) noexcept {
-  if (sched_running()) settle_requests(fiber_here(), fd);
+  if (shares_descriptors()) settle_requests(fiber_here(), fd, fd);
   return static_cast<int>(libc_result(sys_call(SYS_shutdown, fd, how)));
 }
 

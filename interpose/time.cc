@@ -5,8 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/enter.h"
-#include "interpose/thread.h"
+#include "interpose/blocking.h"
 
 extern "C" {
 int __nanosleep(const timespec* req, timespec* rem);
@@ -27,11 +26,6 @@ int64_t ns_of(const timespec* t) {
 bool valid_time(const timespec* t) { return t->tv_sec >= 0 && valid_nsec(t); }
 
 timespec span(int64_t ns) { return {ns / kSecond, ns % kSecond}; }
-
-// Can the kernel read it? It reads a signal set before it finds that it was not told what to do with it.
-bool readable(const timespec* t) { return sys_call(SYS_rt_sigprocmask, -1, sys_arg(t), 0, 8) != -EFAULT; }
-
-uint32_t handlers_run(Fiber* f) { return f->signals_taken.load(std::memory_order_relaxed); }
 
 void let_others_run(Fiber* f) {
   enter(f);

@@ -71,9 +71,9 @@ void op_finish(Op* op, int32_t res);
 // Makes a ring; nullptr and *err (errno) when the kernel refuses.
 Engine* ring_make(int* err);
 
-// A descriptor of the runtime: moved high, close-on-exec. Start and owners only.
-int fd_raise(int fd);
-// Is `fd` one of ours? Any thread.
+// Descriptors of the runtime: high numbers, close-on-exec, hidden from the hooks of close and its like. Any thread.
 bool fd_is_ours(int fd);
+int fd_next_own(int from);   // the lowest of ours from that number on, or -1
+bool fd_make_room(int fd);   // ours moves to another number: the program wants this one. False: none is free
 
 }  // namespace vthr

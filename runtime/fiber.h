@@ -22,6 +22,7 @@ struct WaitNode : ListNode {
   WaitWord* word = nullptr;
   uint64_t ticket = 0;
   Fiber* fiber = nullptr;  // nullptr: a foreign thread that sleeps on `word`
+  uint64_t arrival = 0;    // number in its bucket: a broadcast wakes those who came before it
   uint32_t tag = 0;        // the caller's: reader or writer, futex bit set
 };
 
@@ -46,7 +47,8 @@ struct Fiber {
 
   // Read by signal handlers on the same thread.
   std::atomic<uint32_t> in_runtime{0};  // inside the runtime: no handler of the program may run now
-  uint32_t native_only = 0;             // hooks go native: set around vfork and its like
+  uint32_t native_only = 0;             // hooks go native: set around vfork and its like, and for a bound fiber
+  bool bound = false;                   // runs on a kernel thread of its own, without a carrier, to its end (D11)
 
   // Identity
   uint64_t id = 0;

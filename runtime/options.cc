@@ -44,8 +44,12 @@ __attribute__((format(printf, 1, 2))) void add_error(const char* format, ...) {
   if (error_count == kMaxErrors) return;
   va_list ap;
   va_start(ap, format);
-  vsnprintf(errors[error_count++], sizeof errors[0], format, ap);
+  char* line = errors[error_count++];
+  vsnprintf(line, sizeof errors[0], format, ap);
   va_end(ap);
+  for (; *line != 0; line++) {
+    if (static_cast<unsigned char>(*line) < ' ' || *line == 127) *line = '?';  // one line, whatever the value holds
+  }
 }
 
 // Digits and a suffix out of `units` ("k\0m\0"), pairs of text and factor.

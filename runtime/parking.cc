@@ -18,7 +18,10 @@ struct alignas(kCacheLine) BucketT {
   ListNode* first = nullptr;  // singly ended: zero-initialised memory is an empty bucket
   ListNode* last = nullptr;
 
+  uint64_t arrivals = 0;
+
   void append(WaitNode* n) {
+    n->arrival = ++arrivals;
     n->next = nullptr;
     n->prev = last;
     (last != nullptr ? last->next : first) = n;
@@ -222,14 +225,17 @@ size_t unpark_some(const void* key, size_t most, uint32_t mask) {
   size_t total = 0;
   Chosen chosen;
   Quiet quiet;
+  Bucket& b = bucket_of(key);
+  uint64_t last = 0;  // who waits again while the first ones are being woken is not meant
   for (bool more = true; more && total < most;) {
     more = false;
     {
-      Bucket& b = bucket_of(key);
       Locked hold(b.lock);
+      if (last == 0) last = b.arrivals;
       for (ListNode *p = b.first, *next; p != nullptr && total < most; p = next) {
         next = p->next;
         auto* n = static_cast<WaitNode*>(p);
+        if (n->arrival > last) break;
         if (n->key != key || (n->tag & mask) == 0) continue;
         if (chosen.full()) {
           more = true;
@@ -252,23 +258,28 @@ long unpark_requeue(const void* from, size_t wake, const void* to, size_t move, 
   size_t done = 0, moved = 0;
   Quiet quiet;
   Bucket &a = bucket_of(from), &b = bucket_of(to);
-  bool refused = false;
-  if (&a < &b) {
-    a.lock.lock();
-    b.lock.lock();
-  } else {
-    b.lock.lock();
-    if (&a != &b) a.lock.lock();
-  }
-  if (still != nullptr && !still(from, still_arg)) {
-    refused = true;
-  } else {
+  uint64_t last = 0;
+  for (bool more = true; more;) {
+    more = false;
+    (&a < &b ? a : b).lock.lock();
+    if (&a != &b) (&a < &b ? b : a).lock.lock();
+    if (last == 0 && still != nullptr && !still(from, still_arg)) {
+      if (&a != &b) b.lock.unlock();
+      a.lock.unlock();
+      if (woken != nullptr) *woken = 0;
+      return -1;
+    }
+    if (last == 0) last = a.arrivals;
     for (ListNode *p = a.first, *next; p != nullptr; p = next) {
       next = p->next;
       auto* n = static_cast<WaitNode*>(p);
+      if (n->arrival > last) break;
       if (n->key != from) continue;
       if (done < wake) {
-        if (chosen.full()) break;
+        if (chosen.full()) {
+          more = true;
+          break;
+        }
         a.remove(n);
         if (choose(n, &chosen)) done++;
       } else if (moved < move) {
@@ -280,12 +291,12 @@ long unpark_requeue(const void* from, size_t wake, const void* to, size_t move, 
         break;
       }
     }
+    if (&a != &b) b.lock.unlock();
+    a.lock.unlock();
+    chosen.wake();
   }
-  if (&a != &b) a.lock.unlock();
-  b.lock.unlock();
-  chosen.wake();
   if (woken != nullptr) *woken = done;
-  return refused ? -1 : static_cast<long>(done + moved);
+  return static_cast<long>(done + moved);
 }
 
 bool anybody_parked_on(const void* key) {

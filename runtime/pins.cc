@@ -138,7 +138,7 @@ bool voluntary_switches_of_workers(uint64_t* all, uint64_t* own) {
   *all = counters.voluntary_retired.load(std::memory_order_relaxed);
   *own = counters.own_waits_retired.load(std::memory_order_relaxed);
   for (Worker* w = all_workers(); w != nullptr; w = w->all_next) {
-    if (w->state.load(std::memory_order_acquire) == kRetired || w->tid == 0) continue;
+    if (w->bound || w->state.load(std::memory_order_acquire) == kRetired || w->tid == 0) continue;
     char path[64], text[4096];
     // own waits first: a wait that ends in between then counts as unseen for a moment rather than as negative
     uint64_t mine = w->own_waits.load(std::memory_order_relaxed);

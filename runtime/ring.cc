@@ -18,11 +18,71 @@ namespace {
 
 RingFeatures features;
 
-// Descriptors of the runtime, few: written at start and at hand-offs, read by the close hooks.
+// Descriptors of the runtime, few: written at start, at hand-offs and when the program wants the number; read by the
+// hooks of close and its like.
+//   number: 0 (a free place) -> fd + 1   adopt(), under own_lock, after `users` (release)
+//           fd + 1 -> another + 1        fd_make_room(), under own_lock
+//           fd + 1 -> 0                  disown(): the ring is abandoned
+// Pairs: release with own()'s acquire.
+struct OwnFd {
+  std::atomic<int> number{0};
+  int* users[2] = {};  // where the runtime keeps it
+};
 constexpr size_t kMaxFds = 512;
-std::atomic<int> own_fds[kMaxFds];
-std::atomic<size_t> own_fd_count{0};
-std::atomic<int> next_high{0};
+OwnFd own_fds[kMaxFds];
+std::atomic<size_t> own_fd_places{0};  // used so far
+Lock own_lock;
+
+// Above what programs use, but below 1008: a larger table of descriptors makes select() with a large first argument
+// touch memory beyond an fd_set, which it natively does not.
+constexpr int kAbove = 1008;
+
+// A copy of `fd` with the highest free number; -1 when that is not higher than `floor`.
+int copy_high(int fd, int floor) {
+  rlimit lim{};
+  sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys_arg(&lim));
+  int target = lim.rlim_cur < static_cast<rlim_t>(kAbove) ? static_cast<int>(lim.rlim_cur) : kAbove;
+  while (--target > floor) {
+    if (sys_call(SYS_fcntl, target, F_GETFD) >= 0) continue;  // in use
+    long r = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, target);
+    if (r == target) return target;
+    if (r < 0) return -1;
+    sys_call(SYS_close, r);  // another thread took the number meanwhile
+  }
+  return -1;
+}
+
+// Moves *where high and remembers it as the runtime's.
+void adopt(int* where, int* where_too = nullptr) {
+  int high = copy_high(*where, *where);
+  if (high >= 0) {
+    sys_call(SYS_close, *where);
+    *where = high;
+  }
+  if (where_too != nullptr) *where_too = *where;
+  Locked hold(own_lock);
+  size_t n = own_fd_places.load(std::memory_order_relaxed), i = 0;
+  while (i < n && own_fds[i].number.load(std::memory_order_relaxed) != 0) i++;
+  if (i == kMaxFds) return;
+  own_fds[i].users[0] = where;
+  own_fds[i].users[1] = where_too;
+  own_fds[i].number.store(*where + 1, std::memory_order_release);
+  if (i == n) own_fd_places.store(n + 1, std::memory_order_release);
+}
+
+OwnFd* own(int fd) {
+  if (fd < 0) return nullptr;
+  size_t n = own_fd_places.load(std::memory_order_acquire);
+  for (size_t i = 0; i < n; i++) {
+    if (own_fds[i].number.load(std::memory_order_acquire) == fd + 1) return &own_fds[i];
+  }
+  return nullptr;
+}
+
+void disown(int fd) {
+  if (OwnFd* o = own(fd)) o->number.store(0, std::memory_order_release);
+  sys_call(SYS_close, fd);
+}
 
 // An eventfd with one read armed on a ring, so that another thread can end the owner's sleep. Each owner arms a bell
 // of its own: a read that a blocked predecessor submitted completes only through that task.
@@ -52,7 +112,8 @@ Bell* bell_take() {
     return nullptr;
   }
   auto* b = new (memory) Bell;
-  b->fd = fd_raise(fd);
+  b->fd = fd;
+  adopt(&b->fd);
   return b;
 }
 
@@ -71,10 +132,10 @@ class Ring final : public Engine {
 
   int open() {
     io_uring_params p{};
-    p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN;
+    p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL;
     p.cq_entries = kCompletions;
     int r = io_uring_queue_init_params(kEntries, &ring_, &p);
-    if (r == -EINVAL) {  // no COOP_TASKRUN before Linux 5.19
+    if (r == -EINVAL) {  // SUBMIT_ALL and COOP_TASKRUN came with Linux 5.18 and 5.19
       memset(&p, 0, sizeof p);
       p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
       p.cq_entries = kCompletions;
@@ -86,11 +147,16 @@ class Ring final : public Engine {
       io_uring_queue_exit(&ring_);
       return ENOSYS;
     }
+    Bell* bell = bell_take();
+    if (bell == nullptr) {
+      io_uring_queue_exit(&ring_);
+      return EMFILE;
+    }
+    bell_.store(bell, std::memory_order_release);
     io_uring_ring_dontfork(&ring_);
-    int fd = fd_raise(ring_.ring_fd);
-    ring_.ring_fd = ring_.enter_ring_fd = fd;
-    bell_.store(bell_take(), std::memory_order_release);
-    return bell_.load(std::memory_order_relaxed) == nullptr ? EMFILE : 0;
+    probe();
+    adopt(&ring_.ring_fd, &ring_.enter_ring_fd);
+    return 0;
   }
 
   void queue(const Request& r, Op* op) override {
@@ -164,12 +230,20 @@ class Ring final : public Engine {
   uint32_t in_flight() const override { return in_flight_.load(std::memory_order_relaxed); }
 
   void abandon() override {
-    sys_call(SYS_close, ring_.ring_fd);
-    Bell* b = bell_.load(std::memory_order_relaxed);
-    if (b != nullptr) sys_call(SYS_close, b->fd);
+    disown(ring_.ring_fd);
+    disown(bell_.load(std::memory_order_relaxed)->fd);
   }
 
  private:
+  // On the ring itself: the end of a temporary one would interrupt the next calls of the thread that started us.
+  void probe() {
+    io_uring_probe* p = io_uring_get_probe_ring(&ring_);
+    if (p == nullptr) return;
+    // POLL_FIRST came with Linux 5.19, as did IORING_OP_SOCKET; an unknown flag in ioprio gives -EINVAL before
+    features.poll_first = io_uring_opcode_supported(p, IORING_OP_SOCKET) != 0;
+    io_uring_free_probe(p);
+  }
+
   io_uring_sqe* get_sqe() {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     while (VTHR_UNLIKELY(sqe == nullptr)) {
@@ -180,20 +254,25 @@ class Ring final : public Engine {
     return sqe;
   }
 
-  void queued(uint32_t n, bool all_submitted = false) {
-    if (all_submitted) {
-      submissions_.store(submissions_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-      unsubmitted_.store(0, std::memory_order_release);
-      unsubmitted_fds_.store(0, std::memory_order_release);
-    } else {
-      unsubmitted_.store(unsubmitted_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    }
+  void queued(uint32_t n) {
+    unsubmitted_.store(unsubmitted_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+
+  // What the kernel has not taken stays counted: without SUBMIT_ALL it stops at a request that it refuses.
+  void note_submitted() {
+    unsigned left = io_uring_sq_ready(&ring_);
+    submissions_.store(submissions_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    unsubmitted_.store(left, std::memory_order_release);
+    if (left == 0) unsubmitted_fds_.store(0, std::memory_order_release);
   }
 
   void submit() {
-    int r = io_uring_submit(&ring_);
+    int r;
+    do {
+      r = io_uring_submit(&ring_);
+      note_submitted();
+    } while (r > 0 && unsubmitted_.load(std::memory_order_relaxed) != 0);
     // -EBUSY, -EAGAIN: the completion side is full or memory is short; the caller reaps and comes again
-    if (r >= 0) queued(0, true);
     if (r == -EBUSY || r == -EAGAIN) io_uring_get_events(&ring_);
   }
 
@@ -248,23 +327,11 @@ class Ring final : public Engine {
   std::atomic<uint32_t> unsubmitted_{0}, submissions_{0}, in_flight_{0};
 };
 
-void probe() {
-  static bool once;
-  if (once) return;
-  once = true;
-  io_uring_probe* p = io_uring_get_probe();
-  if (p == nullptr) return;
-  // POLL_FIRST came with Linux 5.19, as did IORING_OP_SOCKET; an unknown flag in ioprio gives -EINVAL before
-  features.poll_first = io_uring_opcode_supported(p, IORING_OP_SOCKET) != 0;
-  io_uring_free_probe(p);
-}
-
 }  // namespace
 
 const RingFeatures& ring_features() { return features; }
 
 Engine* ring_make(int* err) {
-  probe();
   void* memory = sys_map(round_up(sizeof(Ring), kPage));
   if (memory == nullptr) {
     *err = ENOMEM;
@@ -275,40 +342,44 @@ Engine* ring_make(int* err) {
   return *err == 0 ? ring : nullptr;
 }
 
-int fd_raise(int fd) {
-  int high = next_high.load(std::memory_order_relaxed);
-  if (high == 0) {
-    rlimit lim{};
-    getrlimit(RLIMIT_NOFILE, &lim);
-    high = lim.rlim_cur > 65536 ? 65536 : static_cast<int>(lim.rlim_cur);
+bool fd_is_ours(int fd) { return own(fd) != nullptr; }
+
+int fd_next_own(int from) {
+  int next = -1;
+  size_t n = own_fd_places.load(std::memory_order_acquire);
+  for (size_t i = 0; i < n; i++) {
+    int fd = own_fds[i].number.load(std::memory_order_relaxed) - 1;
+    if (fd >= from && (next < 0 || fd < next)) next = fd;
   }
-  for (int tries = 0, target = high - 1; target > fd && tries < 512; target--, tries++) {
-    if (sys_call(SYS_fcntl, target, F_GETFD) >= 0) continue;  // in use
-    long r = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, target);
-    if (r < 0) break;
-    sys_call(SYS_close, fd);
-    fd = static_cast<int>(r);
-    next_high.store(fd, std::memory_order_relaxed);
-    break;
-  }
-  size_t i = own_fd_count.fetch_add(1, std::memory_order_relaxed);
-  if (i < kMaxFds) own_fds[i].store(fd, std::memory_order_release);
-  return fd;
+  return next;
 }
 
-bool fd_is_ours(int fd) {
-  size_t n = own_fd_count.load(std::memory_order_relaxed);
-  for (size_t i = 0; i < n && i < kMaxFds; i++) {
-    if (own_fds[i].load(std::memory_order_relaxed) == fd) return fd != 0 || n != 0;
+bool fd_make_room(int fd) {
+  int other = copy_high(fd, 2);
+  if (other < 0) return false;
+  {
+    Locked hold(own_lock);
+    if (OwnFd* o = own(fd)) {
+      for (int* user : o->users) {
+        if (user != nullptr) __atomic_store_n(user, other, __ATOMIC_RELAXED);
+      }
+      o->number.store(other + 1, std::memory_order_release);
+      return true;
+    }
   }
-  return false;
+  sys_call(SYS_close, other);  // another thread was faster
+  return true;
 }
 
 void ring_after_fork() {
-  Locked hold(bells_lock);
+  own_lock.reset();
+  bells_lock.reset();
   free_bells = nullptr;
-  own_fd_count.store(0, std::memory_order_relaxed);
-  next_high.store(0, std::memory_order_relaxed);
+  size_t n = own_fd_places.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < n; i++) {
+    int number = own_fds[i].number.load(std::memory_order_relaxed);
+    if (number != 0) disown(number - 1);
+  }
 }
 
 }  // namespace vthr

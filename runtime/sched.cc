@@ -275,6 +275,39 @@ namespace {
 // Word: the requests not yet served, set by anybody (release), taken by the service thread (acquire).
 std::atomic<uint32_t> requests{0};
 
+Lock bound_lock;
+Fiber* to_bind;  // linked by q_next
+
+bool make_bound_thread(Fiber* f) {
+  void* memory = sys_map(round_up(sizeof(Worker), kPage));
+  if (memory == nullptr) return false;
+  auto* w = new (memory) Worker;
+  w->id = next_worker_id.fetch_add(1, std::memory_order_relaxed);
+  w->bound = true;
+  w->running.store(f, std::memory_order_relaxed);
+  w->all_next = workers_list.load(std::memory_order_relaxed);
+  while (!workers_list.compare_exchange_weak(w->all_next, w, std::memory_order_release)) {
+  }
+  return hooks.make_thread(bound_main, w) == 0;
+}
+
+// A fiber must get its thread: a refusal is tried again until the kernel has one.
+void make_bound_threads() {
+  for (;;) {
+    Fiber* f;
+    {
+      Locked hold(bound_lock);
+      f = to_bind;
+      if (f == nullptr) return;
+      to_bind = f->q_next;
+    }
+    while (!make_bound_thread(f)) {
+      timespec pause{0, 10 * kMilli};
+      sys_call(SYS_nanosleep, sys_arg(&pause));
+    }
+  }
+}
+
 void* service_main(void*) {
   sys_call(SYS_prctl, PR_SET_NAME, sys_arg("vthr-service"));
   bool said = false;
@@ -286,10 +319,20 @@ void* service_main(void*) {
       said = true;
     }
     if ((r & kServeAdmission) != 0) admission_scan(now_ns());
+    if ((r & kServeBind) != 0) make_bound_threads();
   }
   return nullptr;
 }
 }  // namespace
+
+void queue_bound(Fiber* f) {
+  {
+    Locked hold(bound_lock);
+    f->q_next = to_bind;
+    to_bind = f;
+  }
+  ask_service(kServeBind);
+}
 
 void ask_service(uint32_t what) {
   if ((requests.fetch_or(what, std::memory_order_acq_rel) & what) != what) sys_futex_wake(&requests);
@@ -379,6 +422,8 @@ void sched_after_fork() {
   workers.store(0, std::memory_order_relaxed);
   workers_coming.store(0, std::memory_order_relaxed);
   requests.store(0, std::memory_order_relaxed);
+  bound_lock.reset();
+  to_bind = nullptr;
   workers_list.store(nullptr, std::memory_order_relaxed);
   next_worker_id.store(0, std::memory_order_relaxed);
   stack_after_fork();

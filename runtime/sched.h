@@ -80,8 +80,9 @@ struct alignas(kCacheLine) Worker {
   Context scheduler;
   void* tcb = nullptr;
   int tid = 0;
-  enum After : uint8_t { kNothing, kPark, kYield, kExit, kRequeue } after = kNothing;  // what the fiber left for it
+  enum After : uint8_t { kNothing, kPark, kYield, kExit, kRequeue, kBind } after = kNothing;  // what the fiber left for it
   bool spinning = false;
+  bool bound = false;  // made for one bound fiber: never owns a carrier, ends with the fiber
   std::atomic<uint32_t> wake{0};      // futex of a spare: 1 when a carrier was given, 2 to end
   Worker* next_spare = nullptr;
   Worker* all_next = nullptr;
@@ -136,6 +137,10 @@ void yield(Fiber* f);
 bool arm_timer(Fiber* f, uint64_t ticket, int64_t deadline);
 // Asks the owner of the carrier that f's ring operation is on for its end, with `err`. Any thread.
 void nudge(Fiber* f, uint64_t ticket, int err);
+// Fiber, not entered: from here to its end it runs on a kernel thread made for it, without a carrier, and its hooks
+// behave as on a foreign thread (DESIGN D11, Go's LockOSThread): for calls that change or name kernel-thread state.
+// A fresh thread, because one that submitted requests must not end while they run (HAZARDS 23).
+void bind_fiber(Fiber* f);
 // Entered fiber, as its last act: the scheduler ends it.
 [[noreturn]] void exit_fiber(Fiber* f);
 // Puts a freshly made fiber under the cap's rules and runs it. Returns 0, or EAGAIN (reject). Fiber (entered) or foreign.
@@ -158,10 +163,12 @@ void give_carrier(Worker* w, Carrier* c);
 int worker_count();
 void wake_one();  // if a carrier sleeps and nobody looks for work already: wake it. Any thread
 void* worker_main(void* worker);
+void queue_bound(Fiber* f);  // the scheduler: asks for the thread that f will run on
+void* bound_main(void* worker);
 bool may_make_worker();  // below VTHR_MAX_WORKERS, and none is on its way
 bool make_worker();  // one more spare; false when the kernel refuses. Start, and the service thread
 // Asks the service thread, which shares the program's descriptors, for a worker or an admission scan. Any thread.
-constexpr uint32_t kServeWorker = 1, kServeAdmission = 2;
+constexpr uint32_t kServeWorker = 1, kServeAdmission = 2, kServeBind = 4;
 void ask_service(uint32_t what);
 
 // Hooks of upper layers, set before start.

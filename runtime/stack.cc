@@ -37,6 +37,8 @@ constexpr size_t kArenaBytes = 512ull << 20, kMinSlots = 16, kMaxSlots = 1024;
 constexpr size_t kKeepHot = 256;       // free stacks of a class that keep their pages
 constexpr size_t kKeepBelowTop = 8192; // of the others, bytes next to the record that stay
 
+constexpr size_t kLeastStack = 2048;   // below it nothing runs, not even a signal handler
+
 size_t record_size;
 Lock classes_lock;
 std::atomic<SlotClass*> classes{nullptr};
@@ -140,6 +142,7 @@ void stack_init(size_t record_bytes) {
 bool stack_take(size_t stack_bytes, size_t guard_bytes, Slot* slot) {
   stack_bytes = round_up(stack_bytes, kPage);
   guard_bytes = round_up(guard_bytes, kPage);
+  if (stack_bytes != 0 && stack_bytes < guard_bytes + record_size + tls_block_size() + kLeastStack) return false;
   SlotClass* c = class_of(stack_bytes, guard_bytes);
   if (c == nullptr) return false;
   Locked hold(c->lock);

@@ -307,6 +307,7 @@ void* sysmon_main(void*) {
     int64_t now = now_ns();
     bool happened = false, watching = false;
     for (Worker* w = all_workers(); w != nullptr; w = w->all_next) {
+      if (w->bound) continue;  // its blocking is its own affair
       uint32_t state = w->state.load(std::memory_order_acquire);
       if (state == kUser || state == kRobbed) {
         watching |= state == kRobbed;

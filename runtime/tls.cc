@@ -274,6 +274,10 @@ void* tls_create(void* block, int tid) {
 }
 
 void tls_set_tid(void* tcb, int tid) { at<int>(tcb, L.tid) = tid; }
+void tls_bind(void* tcb, int kernel_tid) {
+  at<int>(tcb, L.tid) = kernel_tid;
+  sys_call(SYS_set_robust_list, sys_arg(static_cast<char*>(tcb) + L.robust), 24);  // sizeof(robust_list_head)
+}
 int tls_tid(void* tcb) { return at<int>(tcb, L.tid); }
 int* tls_cancelhandling(void* tcb) { return &at<int>(tcb, L.cancelhandling); }
 

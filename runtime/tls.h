@@ -26,6 +26,9 @@ void* tls_tcb_of_block(void* block);
 void* tls_create(void* block, int tid);
 void tls_set_tid(void* tcb, int tid);
 int tls_tid(void* tcb);
+// On a fresh kernel thread that a fiber will be bound to: glibc's own code finds the kernel's tid in the fiber's TCB, and
+// the kernel the fiber's robust mutexes.
+void tls_bind(void* tcb, int kernel_tid);
 // On the fiber, before its start function for the first time.
 void tls_first_run();
 // On the fiber at its end: C++ thread_local destructors, then the destructors of pthread keys in up to four rounds.

@@ -84,6 +84,9 @@ Fiber* after_switch(Worker* w, Fiber* f) {
     case Worker::kYield:
       queue_globally(f, f, 1);
       return nullptr;
+    case Worker::kBind:
+      queue_bound(f);
+      return nullptr;
     case Worker::kExit: {
       admission_leave(f);
       uint32_t s = kJoinable;
@@ -208,6 +211,24 @@ void* worker_main(void* arg) {
   return nullptr;
 }
 
+void* bound_main(void* arg) {
+  auto* w = static_cast<Worker*>(arg);
+  Fiber* f = w->running.load(std::memory_order_relaxed);
+  this_worker = w;
+  w->tcb = tls_self();
+  w->tid = sys_gettid();
+  tls_unregister_rseq();
+  tls_bind(f->tcb, w->tid);
+  w->state.store(kRobbed, std::memory_order_release);  // as one whose carrier was taken: enter() queues the fiber
+  f->worker.store(w, std::memory_order_relaxed);
+  context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
+  w->running.store(nullptr, std::memory_order_relaxed);
+  w->state.store(kRetired, std::memory_order_release);
+  queue_globally(f, f, 1);
+  wake_one();
+  return nullptr;
+}
+
 void enter(Fiber* f) {
   f->in_runtime.store(1, std::memory_order_relaxed);
   f->no_restart = false;
@@ -250,6 +271,16 @@ void park(Fiber* f, Reason reason, const void* on) {
   count(counters.parks);
   switch_out(f, Worker::kPark);
   f->reason.store(Reason::none, std::memory_order_relaxed);
+}
+
+void bind_fiber(Fiber* f) {
+  if (f->bound) return;
+  enter(f);
+  f->bound = true;
+  f->native_only++;
+  switch_out(f, Worker::kBind);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  f->in_runtime.store(0, std::memory_order_relaxed);
 }
 
 void yield(Fiber* f) { switch_out(f, Worker::kYield); }

@@ -38,15 +38,24 @@ static void finish_reader(struct reader* r, pthread_t t, int out, char byte) {
   CHECK(r->result == 1 && r->byte == byte, "the reader got %zd, '%c'", r->result, r->byte);
 }
 
+static const char* kind_name;
+static void part(const char* name) {
+  static char text[80];
+  snprintf(text, sizeof text, "%s: %s", kind_name, name);
+  STAGE(text);
+}
+
 static void* end_to_end(void* argument) {
   int *pair = argument, in = pair[0], out = pair[1], on = 1, off = 0;
   struct reader r;
   char c;
+  part("a reader sleeps");
   pthread_t t = start_reader(&r, in);
   CHECK(!flag_of(in) && !flag_of(out), "O_NONBLOCK shows while a reader sleeps");
   finish_reader(&r, t, out, 'a');
   CHECK(!flag_of(in) && !flag_of(out), "O_NONBLOCK is left behind");
 
+  part("O_NONBLOCK is set meanwhile");
   t = start_reader(&r, in);
   CHECK(fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK) == 0, "fcntl");
   pause_ms(30);
@@ -56,23 +65,26 @@ static void* end_to_end(void* argument) {
   finish_reader(&r, t, out, 'b');
   CHECK(flag_of(in), "the flag is gone");
 
+  part("a duplicate");
   int copy = dup(in);
   CHECK(flag_of(copy), "a duplicate does not share the flag");
   CHECK(read(copy, &c, 1) == -1 && errno == EAGAIN, "read of the duplicate: errno %d", errno);
   CHECK(ioctl(copy, FIONBIO, &off) == 0 && !flag_of(in), "FIONBIO off");
   close(copy);
+  part("FIONBIO");
   t = start_reader(&r, in);
   finish_reader(&r, t, out, 'c');
   CHECK(ioctl(in, FIONBIO, &on) == 0 && flag_of(in), "FIONBIO on");
   CHECK(read(in, &c, 1) == -1 && errno == EAGAIN, "read after FIONBIO: errno %d", errno);
 
-  /* writes until full */
+  part("writes until it is full");
   static const char block[4096];
   ssize_t n;
   long total = 0, got = 0;
   CHECK(fcntl(out, F_SETFL, fcntl(out, F_GETFL) | O_NONBLOCK) == 0, "fcntl");
   while ((n = write(out, block, sizeof block)) > 0) total += n;
   CHECK(n == -1 && errno == EAGAIN && total > 0, "full: %zd, errno %d, %ld bytes", n, errno, total);
+  part("reads until it is empty");
   char sink[5000];
   while (EVENTUALLY((n = read(in, sink, sizeof sink)) > 0 || errno != EAGAIN || got == total) && n > 0)
     got += n;
@@ -107,7 +119,7 @@ int main(void) {
   int pair[2];
   for (int in_thread = 0; in_thread < 2; in_thread++)
     for (int kind = 0; kind < 3; kind++) {
-      STAGE(kind == 0 ? "pipe" : kind == 1 ? "unix stream" : "TCP");
+      kind_name = kind == 0 ? "pipe" : kind == 1 ? "unix stream" : "TCP";
       if (kind == 0)
         NEED(pipe(pair) == 0);
       else if (kind == 1)

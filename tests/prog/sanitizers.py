@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from vthr_test import expect, finish, logged, read_text, run, scratch, skip, LOGS  # noqa: E402
+from vthr_test import expect, finish, logged, read_text, run, scratch, skip, LIB, LOGS  # noqa: E402
 
 SOURCE = r'''
 #include <pthread.h>
@@ -46,23 +46,28 @@ with open(source, 'w', encoding='utf-8') as file:
 fixed = ['setarch', '-R']
 if subprocess.run(fixed + ['true'], capture_output=True, check=False).returncode:
     fixed = []
-for kind, name in (('address', 'AddressSanitizer'), ('thread', 'ThreadSanitizer')):
-    binary = os.path.join(here, kind)
-    # Linked into the program: as a library a sanitizer wants to be the first, also before a preloaded one.
-    flags = ['-static-libasan'] if kind == 'address' else ['-static-libtsan']
-    built = subprocess.run([compiler, '-g', '-O1', '-pthread', f'-fsanitize={kind}', *flags, source, '-o', binary],
-                           capture_output=True, check=False)
+for kind, name, static in (('address', 'AddressSanitizer', False), ('address', 'AddressSanitizer', True),
+                           ('thread', 'ThreadSanitizer', False), ('thread', 'ThreadSanitizer', True)):
+    short = {'address': 'asan', 'thread': 'tsan'}[kind]
+    label = f'{name}, {"within the program" if static else "as a library"}'
+    binary = os.path.join(here, f'{kind}.{static}')
+    built = subprocess.run([compiler, '-g', '-O1', '-pthread', f'-fsanitize={kind}', *([f'-static-lib{short}'] if static else []),
+                            source, '-o', binary], capture_output=True, check=False)
     if built.returncode:
         continue
     native = run([*fixed, binary], preload=False)
     if native.returncode or native.stdout != 'OK\n':
         continue
     ran += 1
-    log = os.path.join(LOGS, f'{kind}.log')
-    result = run([*fixed, binary], **logged(VTHR_LOG=log))
-    expect(result.returncode == 0 and result.stdout == 'OK\n' and result.stderr == '', f'{name}: the program', result.stdout + result.stderr)
-    text = read_text(log) if os.path.exists(log) else ''
-    expect('mode=native' in text and name in text and 'mode=fibers' not in text, f'{name}: the line', text)
+    settings = logged(VTHR_LOG=os.path.join(LOGS, f'{kind}.{static}.log'))
+    if not static:  # a sanitizer's library has to be the first of all
+        found = subprocess.run([compiler, f'-print-file-name=lib{short}.so'], capture_output=True, text=True, check=False)
+        settings['LD_PRELOAD'] = f'{found.stdout.strip()}:{LIB}'
+    result = run([*fixed, binary], **settings)
+    expect(result.returncode == 0 and result.stdout == 'OK\n' and result.stderr == '', f'{label}: the program',
+           result.stdout + result.stderr)
+    text = read_text(settings['VTHR_LOG']) if os.path.exists(settings['VTHR_LOG']) else ''
+    expect('mode=native' in text and name in text and 'mode=fibers' not in text, f'{label}: the line', text)
 if not ran:
     skip('no sanitizer works here')
 finish()

@@ -22,7 +22,7 @@ def run(program, order, config):
     preload = ORDERS[order].format(other=found[0], lib=LIB)
     child = Child([os.path.join(BUILD, 'tests', 'prog', program)], preload=preload, name=f'{program}-{order}',
                   env={'MALLOC_CONF': CONFIGS[config]})
-    return child, child.wait(40)
+    return child, child.wait(15)
 
 
 for program, config in itertools.product(PROGRAMS, CONFIGS):

@@ -2,6 +2,7 @@
  * Threads made, joined, detached and left at a high rate by many threads at once, with all kinds of ends: every result
  * arrives, every destructor runs, every detached thread ends, and the process does not grow.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <sched.h>

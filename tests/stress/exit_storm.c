@@ -1,4 +1,5 @@
 /* Children that end in the middle of everything, in all ways: each with its code, promptly, none hangs. */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <stdatomic.h>

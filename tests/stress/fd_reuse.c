@@ -2,6 +2,7 @@
  * Connections that end while threads sleep on them, and whose numbers are taken by the next connection at once: no
  * byte of one conversation ever turns up in another. Each conversation has its own secret, each byte carries it.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <stdatomic.h>

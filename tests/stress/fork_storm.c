@@ -2,6 +2,7 @@
  * Many forks, from main and from several threads at once, while others do socket traffic, locks, allocations, stdio and
  * create threads: every child works and ends with its code, the parent's work goes on and comes out right.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <poll.h>

@@ -2,6 +2,7 @@
  * Threads that compute without pause, spin and yield beside ones that sleep, lock and talk: all make progress, and the
  * spinners see what they wait for.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <sched.h>

@@ -2,6 +2,7 @@
  * Who a thread is, looked at again and again between calls that block in every way, so that it moves between kernel
  * threads: addresses and values of thread-local variables, errno, pthread_self, ids, names, stack, FP mode, mask.
  */
+// run: modes=default,carriers1
 // cflags: -lm -frounding-math
 #include "stress.h"
 

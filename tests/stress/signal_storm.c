@@ -2,6 +2,7 @@
  * Signals to threads in all kinds of blocking calls, at a high rate: handlers run in their thread, no call fails but
  * with EINTR, no data are lost, and a thread that ends under fire ends.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <poll.h>

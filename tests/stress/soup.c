@@ -2,6 +2,7 @@
  * Everything at once, as in a large server: connections with a thread each, a pool behind a queue, a cache behind a
  * read-write lock, a slow dependency behind a semaphore, timers, log lines; all answers are right and all threads end.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <semaphore.h>

@@ -2,6 +2,7 @@
  * Time limits that run out just when data come: whatever a receiving call says, no byte, connection or datagram is
  * lost or comes twice, and nothing is written into the buffer of a call that has ended.
  */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <poll.h>

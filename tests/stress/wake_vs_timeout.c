@@ -1,4 +1,5 @@
 /* Time limits that run out just when somebody wakes the waiter: tokens of every kind of lock are neither lost nor doubled. */
+// run: modes=default,carriers1
 #include "stress.h"
 
 #include <linux/futex.h>

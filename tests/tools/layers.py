@@ -19,7 +19,7 @@ RUNTIME = [
     'worker sched sysmon pins parking op admission',
     'runtime inspect',
 ]
-INTERPOSE = ('symbols syscalls real enter blocking io socket poll file time thread tsd cancel mutex cond rwlock sem barrier '
+INTERPOSE = ('symbols syscalls real enter blocking io socket poll native file time thread tsd cancel mutex cond rwlock sem barrier '
              'once futex c11 process vfork signal later dl libc_entry init')
 DIAG = 'calls diag file json log module pin report stats symbol text unwind vthr waits dump deadlock'
 

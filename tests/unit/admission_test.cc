@@ -17,6 +17,9 @@
 namespace vthr {
 
 // --- the fakes, in place of sched.cc, worker.cc and parking.cc -----------------------------------------
+__thread Fiber* current __attribute__((tls_model("initial-exec"))) = nullptr;
+static std::atomic<uint32_t> alive{1};
+std::atomic<uint32_t>* alive_word = &alive;
 static std::deque<Fiber*> readied;
 static std::function<Wake(const void*, const ParkArgs&)> on_park;
 static std::function<void()> while_parked;
@@ -47,6 +50,7 @@ class Admission : public testing::Test {
     unparked.clear();
     options.admission = kAdmitQueue;
     options.max_concurrency = 2;
+    current = nullptr;
   }
   // Parked as the scheduler leaves it.
   static void parks(Fiber* f, Reason r, int64_t since) {
@@ -219,6 +223,26 @@ TEST_F(Admission, BlockedCreatorsHearOfReleasedSlots) {
   EXPECT_GE(admission_enter(&c), 0);
   EXPECT_EQ(waits, 1);
   EXPECT_EQ(next_ready(), &c);
+}
+
+// A creator that is a fiber does no work while it waits: its slot serves the queue at once.
+TEST_F(Admission, ABlockedCreatorLendsItsSlot) {
+  options.admission = kAdmitBlock;
+  options.max_concurrency = 1;
+  admission_enter(&a);
+  current = &a;
+  on_park = [&](const void* key, const ParkArgs& args) {
+    EXPECT_FALSE(args.still(key, args.still_arg)) << "c had a's slot at once";
+    return Wake::invalid;
+  };
+  while_parked = [&] {
+    EXPECT_EQ(next_ready(), &c);
+    admission_leave(&c);
+  };
+  EXPECT_GE(admission_enter(&c), 0);
+  current = nullptr;
+  EXPECT_EQ(next_ready(), &a) << "and a one of its own before it runs on";
+  EXPECT_EQ(a.slotting, Slotting::held);
 }
 
 TEST_F(Admission, AJoinerGivesItsSlotToWhomItJoins) {
