@@ -16,10 +16,4 @@ using namespace vthr;
     return ENOTSUP;                                      \
   }
 
-LATER(pthread_getschedparam, (pthread_t id, int* policy, sched_param* param), (id, policy, param))
-LATER(pthread_setschedparam, (pthread_t id, int policy, const sched_param* param), (id, policy, param))
-LATER(pthread_setschedprio, (pthread_t id, int priority), (id, priority))
-LATER(pthread_getaffinity_np, (pthread_t id, size_t size, cpu_set_t* set), (id, size, set))
-LATER(pthread_setaffinity_np, (pthread_t id, size_t size, const cpu_set_t* set), (id, size, set))
-LATER(pthread_getcpuclockid, (pthread_t id, clockid_t* clock), (id, clock))
 LATER(pthread_sigqueue, (pthread_t id, int sig, const sigval value), (id, sig, value))

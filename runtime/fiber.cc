@@ -57,6 +57,7 @@ int fiber_make(const FiberAttr& attr, void (*main)(Fiber*), Fiber** out) {
   f->in_runtime.store(1, std::memory_order_relaxed);
   f->native_only = 0;
   f->bound = false;
+  f->cpu_ns.store(0, std::memory_order_relaxed);
   f->slotting = Slotting::none;
   f->hold_since = 0;
   f->drained_fd = -1;

@@ -87,6 +87,8 @@ struct Fiber {
   bool no_restart = false;                // a handler without SA_RESTART ran since the last enter()
   std::atomic<uint32_t> signals_taken{0};  // handlers run: a native call that returns EINTR for another reason repeats
 
+  std::atomic<uint64_t> cpu_ns{0};  // CPU time of ended slices since accounting began; written by the worker
+
   // Admission
   Slotting slotting = Slotting::none;
   ListNode admission;
@@ -129,6 +131,7 @@ uint64_t fiber_total_count();
 uint64_t fiber_note_end();     // the scheduler: one less alive; returns how many are left
 void fiber_after_fork();
 
-constexpr int kFirstTid = 4194304 + 1, kLastTid = (1 << 30) - 1;  // above PID_MAX_LIMIT, below a futex's flag bits
+// Above PID_MAX_LIMIT; below a futex's flag bits (2^30), and small enough for the clock ids of threads (2^28).
+constexpr int kFirstTid = 4194304 + 1, kLastTid = (1 << 28) - 1;
 
 }  // namespace vthr

@@ -81,6 +81,7 @@ struct alignas(kCacheLine) Worker {
   void* tcb = nullptr;
   int tid = 0;
   enum After : uint8_t { kNothing, kPark, kYield, kExit, kRequeue, kBind } after = kNothing;  // what the fiber left for it
+  std::atomic<uint64_t> slice_start{0};  // this thread's CPU time when it switched the fiber in; while accounting
   bool spinning = false;
   bool bound = false;  // made for one bound fiber: never owns a carrier, ends with the fiber
   std::atomic<uint32_t> wake{0};      // futex of a spare: 1 when a carrier was given, 2 to end
@@ -127,6 +128,9 @@ void leave(Fiber* f);
 
 // Entered fiber: gives the carrier away until unpark. The wait must have been published before.
 void park(Fiber* f, Reason reason, const void* on);
+// CPU time that f has used since the first call of this function in the process, in ns: before it, switches do not pay
+// for the accounting. Any thread.
+uint64_t fiber_cpu_time(Fiber* f);
 // Makes a parked (or parking) fiber runnable; exactly once per wait. Any thread.
 void unpark(Fiber* f);
 // Queues a fiber that nobody else owns (new, or unparked). Any thread.

@@ -32,6 +32,16 @@ uint64_t voluntary_switches() {
   return static_cast<uint64_t>(u.ru_nvcsw);
 }
 
+std::atomic<bool> cpu_accounting{false};
+
+uint64_t cpu_time_of(clockid_t clock) {
+  timespec ts{};
+  sys_call(SYS_clock_gettime, clock, sys_arg(&ts));
+  return static_cast<uint64_t>(ts.tv_sec) * kSecond + static_cast<uint64_t>(ts.tv_nsec);
+}
+// The kernel's clock id of another thread's CPU time (linux/posix-timers.h: ~tid << 3 | per thread | scheduler's clock).
+clockid_t cpu_clock_of(int tid) { return static_cast<clockid_t>(~static_cast<unsigned>(tid) << 3 | 4 | 2); }
+
 void fire_timers(Carrier* c) {
   if (VTHR_LIKELY(c->timers.next() == kNever)) return;
   int64_t now = now_ns();
@@ -103,6 +113,12 @@ Fiber* after_switch(Worker* w, Fiber* f) {
   }
 }
 
+// Adds the slice that ends now. One that began before the accounting did starts where the first query marked it.
+void end_slice(Worker* w, Fiber* f) {
+  uint64_t start = w->slice_start.exchange(0, std::memory_order_relaxed);
+  if (start != 0) f->cpu_ns.fetch_add(cpu_time_of(CLOCK_THREAD_CPUTIME_ID) - start, std::memory_order_relaxed);
+}
+
 // Runs f until it parks or ends; false when the carrier was taken away meanwhile.
 bool run(Worker* w, Fiber* f) {
   while (f != nullptr) {
@@ -110,7 +126,11 @@ bool run(Worker* w, Fiber* f) {
     w->running.store(f, std::memory_order_relaxed);
     w->tick.store(w->tick.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     w->after = Worker::kNothing;
+    if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed)))
+      w->slice_start.store(cpu_time_of(CLOCK_THREAD_CPUTIME_ID), std::memory_order_relaxed);
     context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
+    if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed)))
+      end_slice(w, f);
     w->running.store(nullptr, std::memory_order_relaxed);
     if (VTHR_UNLIKELY(w->after == Worker::kRequeue)) {
       w->carrier = nullptr;
@@ -227,6 +247,20 @@ void* bound_main(void* arg) {
   queue_globally(f, f, 1);
   wake_one();
   return nullptr;
+}
+
+uint64_t fiber_cpu_time(Fiber* f) {
+  if (!cpu_accounting.exchange(true, std::memory_order_relaxed)) {
+    for (Worker* w = all_workers(); w != nullptr; w = w->all_next) {
+      if (w->running.load(std::memory_order_relaxed) != nullptr && w->tid != 0)
+        w->slice_start.store(cpu_time_of(cpu_clock_of(w->tid)), std::memory_order_relaxed);
+    }
+  }
+  uint64_t sum = f->cpu_ns.load(std::memory_order_relaxed);
+  Worker* w = f->worker.load(std::memory_order_relaxed);
+  if (w == nullptr || w->running.load(std::memory_order_relaxed) != f || w->tid == 0) return sum;
+  uint64_t start = w->bound ? 0 : w->slice_start.load(std::memory_order_relaxed), now = cpu_time_of(cpu_clock_of(w->tid));
+  return !w->bound && start == 0 ? sum : sum + (now > start ? now - start : 0);
 }
 
 void enter(Fiber* f) {

@@ -1,79 +1,17 @@
-// The cap, alone: scheduler and parking lot are small fakes here, and time is what the test says.
+// The cap: who gets a slot, who gives it up, who has to wait.
 #include "runtime/admission.h"
 
 #include <errno.h>
 
-#include <algorithm>
-#include <deque>
 #include <memory>
 #include <random>
-#include <set>
 
-#include "runtime/options.h"
-#include "runtime/parking.h"
-#include "runtime/sched.h"
-#include "tests/unit/support.h"
+#include "tests/unit/admission_fixture.h"
 
 namespace vthr {
-
-// --- the fakes, in place of sched.cc, worker.cc and parking.cc -----------------------------------------
-__thread Fiber* current __attribute__((tls_model("initial-exec"))) = nullptr;
-static std::atomic<uint32_t> alive{1};
-std::atomic<uint32_t>* alive_word = &alive;
-static std::deque<Fiber*> readied;
-static std::function<Wake(const void*, const ParkArgs&)> on_park;
-static std::function<void()> while_parked;
-static std::multiset<const void*> unparked;
-
-void ready(Fiber* f) { readied.push_back(f); }
-void enter(Fiber* f) { f->in_runtime.store(1); }
-void leave(Fiber* f) { f->in_runtime.store(0); }
-void park(Fiber* f, Reason r, const void*) {
-  f->reason.store(r);
-  if (f->park.commit()) while_parked();
-  f->reason.store(Reason::none);
-}
-Wake park_on(const void* key, const ParkArgs& args) { return on_park(key, args); }
-size_t unpark_some(const void* key, size_t, uint32_t) {
-  unparked.insert(key);
-  return 0;
-}
-
 namespace {
 
-class Admission : public testing::Test {
- protected:
-  void SetUp() override {
-    admission_after_fork();
-    readied.clear();
-    on_park = nullptr;
-    unparked.clear();
-    options.admission = kAdmitQueue;
-    options.max_concurrency = 2;
-    current = nullptr;
-  }
-  // Parked as the scheduler leaves it.
-  static void parks(Fiber* f, Reason r, int64_t since) {
-    f->reason.store(r);
-    f->since.store(since);
-    if (!reason_is_own_request(r) && f->hold_since == 0) f->hold_since = since;
-    if (reason_is_own_request(r)) f->hold_since = 0;
-    ASSERT_TRUE(f->park.commit());
-  }
-  // unpark() of sched.cc.
-  static void unparks(Fiber* f) {
-    if (f->park.unpark() && admission_gate(f)) ready(f);
-  }
-  static Fiber* next_ready() {
-    if (readied.empty()) return nullptr;
-    Fiber* f = readied.front();
-    readied.pop_front();
-    return f;
-  }
-  Fiber a, b, c, d, e;
-};
-
-TEST_F(Admission, NoCap) {
+TEST_F(AdmissionTest, NoCap) {
   options.max_concurrency = 0;
   EXPECT_FALSE(admission_active());
   std::vector<std::unique_ptr<Fiber>> many;
@@ -86,7 +24,7 @@ TEST_F(Admission, NoCap) {
   EXPECT_EQ(admission_queued(), 0u);
 }
 
-TEST_F(Admission, QueueStartsLaterInOrder) {
+TEST_F(AdmissionTest, QueueStartsLaterInOrder) {
   EXPECT_TRUE(admission_active());
   EXPECT_EQ(admission_enter(&a), 0);
   EXPECT_EQ(admission_enter(&b), 0);
@@ -109,7 +47,7 @@ TEST_F(Admission, QueueStartsLaterInOrder) {
   EXPECT_EQ(admission_enter(&a), 0);
 }
 
-TEST_F(Admission, RejectSaysEagainOnlyWhenFull) {
+TEST_F(AdmissionTest, RejectSaysEagainOnlyWhenFull) {
   options.admission = kAdmitReject;
   EXPECT_EQ(admission_enter(&a), 0);
   EXPECT_EQ(admission_enter(&b), 0);
@@ -121,7 +59,7 @@ TEST_F(Admission, RejectSaysEagainOnlyWhenFull) {
 }
 
 // The creator waits until the new fiber has a slot; what comes between its look and its sleep is not missed.
-TEST_F(Admission, BlockWaitsForTheNewFibersSlot) {
+TEST_F(AdmissionTest, BlockWaitsForTheNewFibersSlot) {
   options.admission = kAdmitBlock;
   EXPECT_EQ(admission_enter(&a), 0);
   EXPECT_EQ(admission_enter(&b), 0);
@@ -146,7 +84,7 @@ TEST_F(Admission, BlockWaitsForTheNewFibersSlot) {
   EXPECT_EQ(next_ready(), nullptr) << "queued once";
 }
 
-TEST_F(Admission, SlotsOfLongWaitsForOthersGoOn) {
+TEST_F(AdmissionTest, SlotsOfLongWaitsForOthersGoOn) {
   const int64_t now = 100 * kSecond;
   admission_enter(&a);
   admission_enter(&b);
@@ -173,9 +111,9 @@ TEST_F(Admission, SlotsOfLongWaitsForOthersGoOn) {
   EXPECT_EQ(next_ready(), &d);
 }
 
-TEST_F(Admission, EveryWaitForOthersGivesTheSlotUp) {
-  for (Reason r : {Reason::mutex, Reason::cond, Reason::rwlock, Reason::sem, Reason::barrier, Reason::futex, Reason::join,
-                   Reason::accept, Reason::create}) {
+TEST_F(AdmissionTest, EveryWaitForOthersGivesTheSlotUp) {
+  for (Reason r : {Reason::mutex, Reason::cond, Reason::rwlock, Reason::sem, Reason::barrier, Reason::futex,
+                   Reason::join, Reason::accept, Reason::create}) {
     SetUp();
     options.max_concurrency = 1;
     Fiber holder, newcomer;
@@ -187,7 +125,7 @@ TEST_F(Admission, EveryWaitForOthersGivesTheSlotUp) {
   }
 }
 
-TEST_F(Admission, ARunningFiberKeepsItsSlot) {
+TEST_F(AdmissionTest, ARunningFiberKeepsItsSlot) {
   admission_enter(&a);
   admission_enter(&b);
   admission_enter(&c);
@@ -198,7 +136,7 @@ TEST_F(Admission, ARunningFiberKeepsItsSlot) {
 }
 
 // DESIGN section 5: idle pool workers and acceptors hold no slots, whatever the policy.
-TEST_F(Admission, RejectHasRoomWhileOthersWaitLong) {
+TEST_F(AdmissionTest, RejectHasRoomWhileOthersWaitLong) {
   options.admission = kAdmitReject;
   admission_enter(&a);
   admission_enter(&b);
@@ -208,7 +146,7 @@ TEST_F(Admission, RejectHasRoomWhileOthersWaitLong) {
   EXPECT_EQ(admission_enter(&d), -EAGAIN);
 }
 
-TEST_F(Admission, BlockedCreatorsHearOfReleasedSlots) {
+TEST_F(AdmissionTest, BlockedCreatorsHearOfReleasedSlots) {
   options.admission = kAdmitBlock;
   admission_enter(&a);
   admission_enter(&b);
@@ -226,7 +164,7 @@ TEST_F(Admission, BlockedCreatorsHearOfReleasedSlots) {
 }
 
 // A creator that is a fiber does no work while it waits: its slot serves the queue at once.
-TEST_F(Admission, ABlockedCreatorLendsItsSlot) {
+TEST_F(AdmissionTest, ABlockedCreatorLendsItsSlot) {
   options.admission = kAdmitBlock;
   options.max_concurrency = 1;
   admission_enter(&a);
@@ -245,7 +183,7 @@ TEST_F(Admission, ABlockedCreatorLendsItsSlot) {
   EXPECT_EQ(a.slotting, Slotting::held);
 }
 
-TEST_F(Admission, AJoinerGivesItsSlotToWhomItJoins) {
+TEST_F(AdmissionTest, AJoinerGivesItsSlotToWhomItJoins) {
   admission_enter(&a);
   admission_enter(&b);
   admission_enter(&c);
@@ -264,7 +202,7 @@ TEST_F(Admission, AJoinerGivesItsSlotToWhomItJoins) {
   EXPECT_EQ(next_ready(), &c);
 }
 
-TEST_F(Admission, AForeignJoinMovesToTheHead) {
+TEST_F(AdmissionTest, AForeignJoinMovesToTheHead) {
   admission_enter(&a);
   admission_enter(&b);
   admission_enter(&c);
@@ -277,7 +215,7 @@ TEST_F(Admission, AForeignJoinMovesToTheHead) {
 }
 
 // A joiner that gave its slot away and then did not have to wait takes one again.
-TEST_F(Admission, Regain) {
+TEST_F(AdmissionTest, Regain) {
   admission_enter(&a);
   admission_enter(&b);
   admission_enter(&c);
@@ -304,7 +242,7 @@ TEST_F(Admission, Regain) {
 }
 
 // Random lives of 40 fibers under a cap of 4: never more than the cap make progress, and in the end all have run.
-TEST_F(Admission, NeverMoreThanTheCapAndNobodyIsForgotten) {
+TEST_F(AdmissionTest, NeverMoreThanTheCapAndNobodyIsForgotten) {
   constexpr int kFibers = 40, kCap = 4;
   options.max_concurrency = kCap;
   for (unsigned seed = 1; seed <= 50; seed++) {

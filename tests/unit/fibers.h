@@ -21,7 +21,8 @@ inline int make_real_thread(void* (*start)(void*), void* arg) {
   pthread_attr_init(&attr);
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attr, 256 << 10);
-  uint64_t old = sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid) | sig_bit(SIGSEGV) | sig_bit(SIGBUS)));
+  uint64_t old =
+      sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid) | sig_bit(SIGSEGV) | sig_bit(SIGBUS)));
   pthread_t id;
   int err = pthread_create(&id, &attr, start, arg);
   sys_set_sigmask(old);
@@ -65,8 +66,9 @@ inline Fiber* spawn(Body body, bool detached = false, size_t stack = 64 << 10) {
   if (fiber_make(attr, fiber_main, &f) != 0) return nullptr;
   f->arg = new Body(std::move(body));
   f->sigmask.store(0, std::memory_order_relaxed);
-  context_make(&f->ctx, f->slot.record, f->stack_bytes, [](void* p) { static_cast<Fiber*>(p)->main(static_cast<Fiber*>(p)); },
-               f);
+  context_make(
+      &f->ctx, f->slot.record, f->stack_bytes,
+      [](void* p) { static_cast<Fiber*>(p)->main(static_cast<Fiber*>(p)); }, f);
   if (launch(f) != 0) return nullptr;
   return f;
 }
@@ -135,7 +137,9 @@ class Gate {
       }
       ParkArgs args;
       args.reason = Reason::sem;
-      args.still = [](const void* key, void*) { return static_cast<const std::atomic<int>*>(key)->load() <= 0; };
+      args.still = [](const void* key, void*) {
+        return static_cast<const std::atomic<int>*>(key)->load() <= 0;
+      };
       park_on(&value_, args);
     }
   }

@@ -237,7 +237,8 @@ TEST_F(Handoff, IdleCostsNothing) {
     all.add([&, i](Fiber* f) {
       ParkArgs args;
       args.deadline = i % 2 == 0 ? now_ns() + 60 * kSecond : kNever;
-      i % 4 == 0 ? static_cast<void>(op_sleep(f, Reason::sleep, now_ns() + 4 * kSecond)) : static_cast<void>(park_on(&key, args));
+      i % 4 == 0 ? static_cast<void>(op_sleep(f, Reason::sleep, now_ns() + 4 * kSecond))
+                 : static_cast<void>(park_on(&key, args));
     });
   }
   usleep(1000000);  // sysmon goes to sleep too

@@ -151,7 +151,8 @@ TEST_F(OneCarrier, AForkedChildStartsAfresh) {
                  ? 0
                  : 14;
     });
-    EXPECT_TRUE(exited(status, 0)) << "round " << i << ": " << WEXITSTATUS(status) << ", signal " << WTERMSIG(status);
+    EXPECT_TRUE(exited(status, 0)) << "round " << i << ": " << WEXITSTATUS(status) << ", signal "
+                                   << WTERMSIG(status);
     if (!exited(status, 0)) break;
   }
   stop.store(true);
@@ -182,7 +183,8 @@ TEST_F(OneCarrier, ForkWhileFibersComeAndGo) {
       for (int k = 0; k < 3; k++) join(spawn([&](Fiber*) { ran++; }));
       return ran == 3 ? 0 : 1;
     });
-    EXPECT_TRUE(exited(status, 0)) << "round " << i << ": " << WEXITSTATUS(status) << ", signal " << WTERMSIG(status);
+    EXPECT_TRUE(exited(status, 0)) << "round " << i << ": " << WEXITSTATUS(status) << ", signal "
+                                   << WTERMSIG(status);
     if (!exited(status, 0)) break;
   }
   stop.store(true);

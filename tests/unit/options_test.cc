@@ -72,9 +72,10 @@ TEST(Options, Counts) {
   auto show = [] { return text(options.carriers) + " " + text(options.max_workers) + errors(); };
   EXPECT_EQ(parsed({"VTHR_CARRIERS=3", "VTHR_MAX_WORKERS=1000"}, show), "3 1000");
   EXPECT_EQ(parsed({"VTHR_CARRIERS=64"}, show), "64 256");
-  for (const char* bad : {"VTHR_CARRIERS=0", "VTHR_CARRIERS=65", "VTHR_CARRIERS=", "VTHR_CARRIERS=two", "VTHR_CARRIERS=-1",
-                          "VTHR_CARRIERS=2x", "VTHR_CARRIERS= 2", "VTHR_CARRIERS=+2", "VTHR_CARRIERS=2.5",
-                          "VTHR_CARRIERS=99999999999999999999", "VTHR_CARRIERS=4294967297"}) {
+  for (const char* bad :
+       {"VTHR_CARRIERS=0", "VTHR_CARRIERS=65", "VTHR_CARRIERS=", "VTHR_CARRIERS=two", "VTHR_CARRIERS=-1",
+        "VTHR_CARRIERS=2x", "VTHR_CARRIERS= 2", "VTHR_CARRIERS=+2", "VTHR_CARRIERS=2.5",
+        "VTHR_CARRIERS=99999999999999999999", "VTHR_CARRIERS=4294967297"}) {
     expect_error(bad, {bad, "1 to 64", "default"});
     EXPECT_EQ(parsed({bad}, [] { return text(options.carriers); }), "0");
   }
@@ -87,8 +88,8 @@ TEST(Options, Sizes) {
   EXPECT_EQ(parsed({"VTHR_STACK_SIZE=64K"}, show), "65536");
   EXPECT_EQ(parsed({"VTHR_STACK_SIZE=8m"}, show), "8388608");
   EXPECT_EQ(parsed({"VTHR_STACK_SIZE=1g"}, show), "1073741824");
-  for (const char* bad : {"VTHR_STACK_SIZE=", "VTHR_STACK_SIZE=16383", "VTHR_STACK_SIZE=64kb", "VTHR_STACK_SIZE=k",
-                          "VTHR_STACK_SIZE=64 k", "VTHR_STACK_SIZE=99999999999g"}) {
+  for (const char* bad : {"VTHR_STACK_SIZE=", "VTHR_STACK_SIZE=16383", "VTHR_STACK_SIZE=64kb",
+                          "VTHR_STACK_SIZE=k", "VTHR_STACK_SIZE=64 k", "VTHR_STACK_SIZE=99999999999g"}) {
     expect_error(bad, {bad, "16384", "k, m or g", "default"});
     EXPECT_EQ(parsed({bad}, [] { return text(options.stack_size); }), "0");
   }
@@ -99,9 +100,9 @@ TEST(Options, Times) {
   EXPECT_EQ(parsed({"VTHR_PIN_THRESHOLD=5us", "VTHR_STATS=1s"}, show), "5000 1000000000");
   EXPECT_EQ(parsed({"VTHR_PIN_THRESHOLD=100ms", "VTHR_STATS=250ms"}, show), "100000000 250000000");
   EXPECT_EQ(parsed({"VTHR_STATS=off"}, show), "20000000 0") << "off is the default's name";
-  for (const char* bad : {"VTHR_PIN_THRESHOLD=20", "VTHR_PIN_THRESHOLD=0ms", "VTHR_PIN_THRESHOLD=", "VTHR_PIN_THRESHOLD=ms",
-                          "VTHR_PIN_THRESHOLD=1m", "VTHR_PIN_THRESHOLD=-1ms", "VTHR_PIN_THRESHOLD=off",
-                          "VTHR_PIN_THRESHOLD=99999999999999s"}) {
+  for (const char* bad : {"VTHR_PIN_THRESHOLD=20", "VTHR_PIN_THRESHOLD=0ms", "VTHR_PIN_THRESHOLD=",
+                          "VTHR_PIN_THRESHOLD=ms", "VTHR_PIN_THRESHOLD=1m", "VTHR_PIN_THRESHOLD=-1ms",
+                          "VTHR_PIN_THRESHOLD=off", "VTHR_PIN_THRESHOLD=99999999999999s"}) {
     expect_error(bad, {bad, "us, ms or s", "20ms"});
     EXPECT_EQ(parsed({bad}, [] { return text(options.pin_threshold); }), "20000000");
   }
@@ -112,10 +113,11 @@ TEST(Options, Choices) {
   auto show = [] { return text(options.admission) + text(options.pin) + text(options.log_level) + errors(); };
   EXPECT_EQ(parsed({"VTHR_ADMISSION=block", "VTHR_PIN=off", "VTHR_LOG_LEVEL=info"}, show), "102");
   EXPECT_EQ(parsed({"VTHR_ADMISSION=reject", "VTHR_PIN=abort", "VTHR_LOG_LEVEL=error"}, show), "220");
-  EXPECT_EQ(parsed({"VTHR_DISABLE=1", "VTHR_LOG_FORMAT=json"}, [] { return text(options.disable) + text(options.log_format); }),
+  EXPECT_EQ(parsed({"VTHR_DISABLE=1", "VTHR_LOG_FORMAT=json"},
+                   [] { return text(options.disable) + text(options.log_format); }),
             "11");
-  for (const char* bad : {"VTHR_ADMISSION=", "VTHR_ADMISSION=que", "VTHR_ADMISSION=queues", "VTHR_ADMISSION=Queue",
-                          "VTHR_ADMISSION=queue|block", "VTHR_ADMISSION=1"}) {
+  for (const char* bad : {"VTHR_ADMISSION=", "VTHR_ADMISSION=que", "VTHR_ADMISSION=queues",
+                          "VTHR_ADMISSION=Queue", "VTHR_ADMISSION=queue|block", "VTHR_ADMISSION=1"}) {
     expect_error(bad, {bad, "queue|block|reject", "default queue"});
   }
   expect_error("VTHR_PIN=yes", {"VTHR_PIN=yes", "off|report|abort", "default report"});
@@ -132,7 +134,9 @@ TEST(Options, Paths) {
   static string fits;
   fits = string(900, 'y');
   string line = "VTHR_REPORT=" + fits;
-  EXPECT_EQ(parsed({line.c_str()}, [] { return string(options.report == fits ? "kept" : "lost") + errors(); }), "kept");
+  EXPECT_EQ(
+      parsed({line.c_str()}, [] { return string(options.report == fits ? "kept" : "lost") + errors(); }),
+      "kept");
 }
 
 TEST(Options, UnknownNames) {
@@ -211,7 +215,8 @@ TEST(Options, TablesListEveryRow) {
   }
   string all;
   for (auto& l : table_lines) all += l + "\n";
-  for (const char* shown : {"`CPUs`", "`256`", "`queue`", "`20ms`", "`off`", "`stderr`", "`warn`", "queue\\|block\\|reject"}) {
+  for (const char* shown :
+       {"`CPUs`", "`256`", "`queue`", "`20ms`", "`off`", "`stderr`", "`warn`", "queue\\|block\\|reject"}) {
     EXPECT_NE(all.find(shown), string::npos) << shown;
   }
 }

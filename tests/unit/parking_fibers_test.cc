@@ -42,7 +42,8 @@ TEST_F(ParkingFibers, WakesAgainstTimeOutsAndInterrupts) {
           mine += unpark_all(&keys[k]);
           break;
         case 1:
-          unpark_requeue(&keys[k], random() % 2, &keys[(k + 1) % kKeys], random() % 3, nullptr, nullptr, &woken);
+          unpark_requeue(&keys[k], random() % 2, &keys[(k + 1) % kKeys], random() % 3, nullptr, nullptr,
+                         &woken);
           mine += woken;
           break;
         default:
@@ -89,7 +90,9 @@ class Mutex {
       ParkArgs args;
       args.reason = Reason::mutex;
       args.deaf = true;
-      args.still = [](const void* key, void*) { return static_cast<const std::atomic<uint32_t>*>(key)->load() == 2; };
+      args.still = [](const void* key, void*) {
+        return static_cast<const std::atomic<uint32_t>*>(key)->load() == 2;
+      };
       park_on(&word_, args);
     }
   }

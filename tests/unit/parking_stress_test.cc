@@ -52,7 +52,8 @@ TEST(ParkingStress, WakeAgainstTimeOut) {
           break;
         case 1:
         case 2:
-          unpark_requeue(&keys[k], random() % 2, &keys[(k + 1) % kKeys], random() % 3, nullptr, nullptr, &woken);
+          unpark_requeue(&keys[k], random() % 2, &keys[(k + 1) % kKeys], random() % 3, nullptr, nullptr,
+                         &woken);
           mine += woken;
           break;
         default:
@@ -105,7 +106,9 @@ TEST(ParkingStress, NoPostIsLost) {
       sem.waiters.fetch_add(1);
       ParkArgs args;
       args.reason = Reason::sem;
-      args.still = [](const void* key, void*) { return static_cast<const Semaphore*>(key)->value.load() <= 0; };
+      args.still = [](const void* key, void*) {
+        return static_cast<const Semaphore*>(key)->value.load() <= 0;
+      };
       // half of the waits have no time-out: a lost wake would leave them asleep
       if (i % 2 == 0) args.deadline = now_ns() + 10 * kSecond;
       EXPECT_NE(park_on(&sem, args), Wake::timed_out);

@@ -4,8 +4,6 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 
-
-
 #include "tests/unit/fibers.h"
 
 // The kernel's signal frame is left by rt_sigreturn; libc's sigaction refuses the runtime's signal.
@@ -26,7 +24,8 @@ void on_sample(int, siginfo_t* info, void* context) {
   auto* r = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   Fiber* f = current;
   if (f == nullptr || f->in_runtime.load() != 0) return;
-  sysmon_sampled(static_cast<uint64_t>(r[REG_RIP]), static_cast<uint64_t>(r[REG_RSP]), static_cast<uint64_t>(r[REG_RBP]));
+  sysmon_sampled(static_cast<uint64_t>(r[REG_RIP]), static_cast<uint64_t>(r[REG_RSP]),
+                 static_cast<uint64_t>(r[REG_RBP]));
 }
 
 class Pins : public RuntimeTest<2> {
@@ -114,7 +113,8 @@ TEST_F(Pins, ShortOnesAreOnlyCounted) {
     uint64_t id = f->id;
     join(f);
     ASSERT_TRUE(eventually([&] { return pin_totals().count > before.count; }));
-    for (PinRecord* r; (r = pins_wait(now_ns() + 30 * kMilli)) != nullptr; pins_release(r)) EXPECT_NE(r->fiber_id, id);
+    for (PinRecord* r; (r = pins_wait(now_ns() + 30 * kMilli)) != nullptr; pins_release(r))
+      EXPECT_NE(r->fiber_id, id);
   }
 }
 

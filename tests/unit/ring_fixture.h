@@ -53,7 +53,8 @@ class Ring : public testing::Test {
   static Request nop() { return request(IORING_OP_NOP, -1); }
   // Rounds until `op` is done; false after 5 s.
   bool done(const Op& op) {
-    for (int64_t end = now_ns() + 5 * kSecond; !op.done && now_ns() < end;) ring->sleep(now_ns() + 20 * kMilli);
+    for (int64_t end = now_ns() + 5 * kSecond; !op.done && now_ns() < end;)
+      ring->sleep(now_ns() + 20 * kMilli);
     return op.done;
   }
   Engine* ring = nullptr;

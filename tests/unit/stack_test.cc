@@ -142,7 +142,8 @@ TEST_F(StackTest, TheGuardFaults) {
   }
   Slot s;
   ASSERT_TRUE(stack_take(small(), 0, &s));
-  EXPECT_TRUE(exited(in_child([&] { return (*static_cast<volatile char*>(s.low) = 7) - 7; }), 0)) << "no guard wanted";
+  EXPECT_TRUE(exited(in_child([&] { return (*static_cast<volatile char*>(s.low) = 7) - 7; }), 0))
+      << "no guard wanted";
 }
 
 size_t resident_pages(char* low, size_t bytes) {
@@ -160,7 +161,8 @@ TEST_F(StackTest, FreeStacksGiveTheirMemoryBack) {
   std::vector<Slot> slots(kCount);
   for (auto& s : slots) {
     ASSERT_TRUE(stack_take(kBytes, 4096, &s));
-    memset(s.low + s.guard_bytes, 1, static_cast<size_t>(static_cast<char*>(s.record) - s.low) - s.guard_bytes);
+    memset(s.low + s.guard_bytes, 1,
+           static_cast<size_t>(static_cast<char*>(s.record) - s.low) - s.guard_bytes);
     memset(static_cast<char*>(s.record) + 8, 0x77, kRecord - 8);
   }
   for (auto& s : slots) stack_give(s);

@@ -122,9 +122,9 @@ TEST(TimerHeap, ATimerMayMoveToAnotherHeap) {
 TEST(TimerHeap, DisarmWhileExpiring) {
   struct Waiter {
     Timer timer;
-    int fired = 0;               // plain, written by fire()
-    std::atomic<int> round{0};   // armed for this round
-    int ended = 0;               // by the disarming thread
+    int fired = 0;              // plain, written by fire()
+    std::atomic<int> round{0};  // armed for this round
+    int ended = 0;              // by the disarming thread
   };
   constexpr int kWaiters = 64;
   const int n = rounds(4000);
@@ -147,7 +147,8 @@ TEST(TimerHeap, DisarmWhileExpiring) {
           while (heap.expire_one(now_ns(), [](Timer* t) { reinterpret_cast<Waiter*>(t)->fired++; })) {
           }
           all = true;
-          for (int i = 0; i < kWaiters; i++) all = all && waiters[i].round.load(std::memory_order_acquire) == 0;
+          for (int i = 0; i < kWaiters; i++)
+            all = all && waiters[i].round.load(std::memory_order_acquire) == 0;
         }
       }
       stop.store(true);

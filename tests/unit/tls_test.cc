@@ -112,12 +112,13 @@ std::vector<int> destroyed;
 
 TEST_F(TlsTest, KeysAndTheirDestructors) {
   for (auto& k : keys) {
-    ASSERT_EQ(pthread_key_create(&k, [](void* v) {
-                destroyed.push_back(static_cast<int>(reinterpret_cast<intptr_t>(v)));
-                // the first key's value counts down: each round of destructors finds a new one
-                auto n = reinterpret_cast<intptr_t>(v);
-                if (n > 100) pthread_setspecific(keys[0], reinterpret_cast<void*>(n - 1));
-              }),
+    ASSERT_EQ(pthread_key_create(&k,
+                                 [](void* v) {
+                                   destroyed.push_back(static_cast<int>(reinterpret_cast<intptr_t>(v)));
+                                   // the first key's value counts down: each round of destructors finds a new one
+                                   auto n = reinterpret_cast<intptr_t>(v);
+                                   if (n > 100) pthread_setspecific(keys[0], reinterpret_cast<void*>(n - 1));
+                                 }),
               0);
   }
   // a key whose block is not inside the TCB

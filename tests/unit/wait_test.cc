@@ -12,7 +12,8 @@ namespace vthr {
 namespace {
 
 using State = WaitWord::State;
-constexpr State kOutcomes[4] = {WaitWord::woken, WaitWord::timed_out, WaitWord::interrupted, WaitWord::cancelled};
+constexpr State kOutcomes[4] = {WaitWord::woken, WaitWord::timed_out, WaitWord::interrupted,
+                                WaitWord::cancelled};
 
 TEST(WaitWord, ReturnsTheOutcomeThatEndedIt) {
   WaitWord w;
@@ -251,9 +252,9 @@ TEST(ParkWord, ExactlyOneOwner) {
 TEST(WaitReasons, EachHasANameOfItsOwn) {
   std::set<std::string> names;
   int n = 0;
-#define WAIT_REASON(name, own)               \
-  n++;                                       \
-  names.insert(reason_name(Reason::name));   \
+#define WAIT_REASON(name, own)             \
+  n++;                                     \
+  names.insert(reason_name(Reason::name)); \
   EXPECT_STREQ(reason_name(Reason::name), #name);
 #include "runtime/wait_reasons.def"
 #undef WAIT_REASON
@@ -262,12 +263,12 @@ TEST(WaitReasons, EachHasANameOfItsOwn) {
 
 // DESIGN section 5: who keeps the admission slot while it waits.
 TEST(WaitReasons, OwnRequests) {
-  for (Reason r : {Reason::sleep, Reason::read, Reason::write, Reason::recv, Reason::send, Reason::connect, Reason::poll,
-                   Reason::select, Reason::epoll}) {
+  for (Reason r : {Reason::sleep, Reason::read, Reason::write, Reason::recv, Reason::send, Reason::connect,
+                   Reason::poll, Reason::select, Reason::epoll}) {
     EXPECT_TRUE(reason_is_own_request(r)) << reason_name(r);
   }
-  for (Reason r : {Reason::mutex, Reason::cond, Reason::rwlock, Reason::sem, Reason::barrier, Reason::futex, Reason::join,
-                   Reason::accept, Reason::create}) {
+  for (Reason r : {Reason::mutex, Reason::cond, Reason::rwlock, Reason::sem, Reason::barrier, Reason::futex,
+                   Reason::join, Reason::accept, Reason::create}) {
     EXPECT_FALSE(reason_is_own_request(r)) << reason_name(r);
   }
 }
