@@ -151,7 +151,7 @@ void settle_requests(Fiber* f, int first, int last) {
 
 bool readable(const void* p) {
   // it reads the signal set before it finds that it was not told what to do with it
-  return sys_call(SYS_rt_sigprocmask, -1, sys_arg(p), 0, 8) != -EFAULT;
+  return p != nullptr && sys_call(SYS_rt_sigprocmask, -1, sys_arg(p), 0, 8) != -EFAULT;
 }
 
 int vector_rest(const iovec* iov, size_t n, size_t skip, iovec* out) {

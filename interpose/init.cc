@@ -3,17 +3,20 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
+#include <sys/single_threaded.h>
 #include <unistd.h>
 
 #include "diag/diag.h"
 #include "interpose/blocking.h"
 #include "interpose/enter.h"
+#include "interpose/mutex.h"
 #include "interpose/thread.h"
 
 namespace vthr {
@@ -103,15 +106,20 @@ bool start_slow() {
   if (current != nullptr) current = nullptr;  // a child that forked without our handler
   phase.store(Phase::starting, std::memory_order_relaxed);
   const char* why = reason_to_decline();
+  bool strangers = false;
   if (why == nullptr) {
     hooks.deliver_signals = deliver_signals;
     hooks.fiber_ended = [](Fiber* f) { unpark_all(&f->life); };
     hooks.last_fiber_ended = last_fiber_ended;
     hooks.make_thread = make_real_thread;
     blocking_scan_inherited();
+    strangers = __libc_single_threaded == 0;  // real threads that may sleep in glibc's own locks
     why = sched_start();
   }
-  if (why == nullptr) signals_wrap_handlers();
+  if (why == nullptr) {
+    locks_take_over(strangers);
+    signals_wrap_handlers();
+  }
   if (options.disable == 0) diag_started(why);
   phase.store(why == nullptr ? Phase::fibers : Phase::native, std::memory_order_release);
   return why == nullptr;
@@ -147,7 +155,9 @@ __attribute__((constructor)) static void construct(int, char**, char** envp) {
     snprintf(why, sizeof why, "unknown glibc: %s", missing);
     native_why = why;
   }
+  if (options.disable != 0 || native_why != nullptr || is_second_copy) locks_stay_native();
   diag_init();
+  at_quick_exit(process_ends);  // the first to be registered is the last to run
   pthread_atfork(diag_before_fork, diag_after_fork_in_parent, after_fork_in_child);
 }
 

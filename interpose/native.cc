@@ -119,11 +119,11 @@ long whole(Fiber* f, const char* name, size_t n, Step step) {
 
 long sendfile_fiber(Fiber* f, int out, int in, off_t* offset, size_t n) {
   constexpr size_t kMost = 0x7ffff000;
-  bool piecewise = fd_nonblocking(out);
+  bool piecewise = fd_kind(out) == FdKind::stream || fd_nonblocking(out);  // into a pipe as much as there is room for
   auto step = [=](size_t, size_t part) {
     return sys_call(SYS_sendfile, out, in, sys_arg(offset), static_cast<long>(part));
   };
-  long r = piecewise ? step(0, n) : whole(f, "sendfile", n < kMost ? n : kMost, step);
+  long r = piecewise ? native_call(f, "sendfile", [=] { return step(0, n); }) : whole(f, "sendfile", n < kMost ? n : kMost, step);
   if (r == -EPIPE) sigpipe(f, true);
   return r;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "runtime/sys.h"
 #include "runtime/tls.h"
 
 namespace vthr {
@@ -15,10 +16,17 @@ namespace {
 std::atomic<Fiber*> all_fibers{nullptr};
 std::atomic<uint64_t> live{0}, made{0};
 std::atomic<uint32_t> next_tid{0};
+std::atomic<uint64_t> tid_start{0};
 
+// Processes begin at different numbers: two whose fibers had the same tids would both own a process-shared mutex.
 int take_tid() {
-  constexpr uint32_t kTids = kLastTid - kFirstTid + 1;
-  return kFirstTid + static_cast<int>(next_tid.fetch_add(1, std::memory_order_relaxed) % kTids);
+  constexpr uint64_t kTids = kLastTid - kFirstTid + 1;
+  uint32_t n = next_tid.fetch_add(1, std::memory_order_relaxed);
+  if (VTHR_UNLIKELY(n == 0)) {
+    auto pid = static_cast<uint32_t>(sys_call(SYS_getpid));
+    tid_start.store((static_cast<uint64_t>(pid * 0x9e3779b1u) * kTids) >> 32, std::memory_order_relaxed);
+  }
+  return kFirstTid + static_cast<int>((tid_start.load(std::memory_order_relaxed) + n) % kTids);
 }
 
 }  // namespace
@@ -102,6 +110,7 @@ uint64_t fiber_note_end() { return live.fetch_sub(1, std::memory_order_acq_rel) 
 void fiber_after_fork() {
   all_fibers.store(nullptr, std::memory_order_relaxed);
   live.store(0, std::memory_order_relaxed);
+  next_tid.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace vthr

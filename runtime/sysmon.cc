@@ -257,18 +257,15 @@ bool watch(Worker* w, uint32_t state, int64_t now) {
     return true;
   }
   if (k.pinned) end_pin(w);
-  if (age < kHogAfter || !waiting) {
-    k.pin_seen = now;
-    return false;
-  }
   if (!k.hog) {
+    if (age < kHogAfter || !waiting) return false;
     k.hog = true;
     k.pin_from = k.since;
     count(counters.hogs);
-    if (options.pin != kPinOff && age >= options.pin_threshold) capture_hog(w, f);
   }
   k.pin_seen = now;
-  if (c == nullptr || !hand_off(w)) return false;
+  if (k.record == nullptr && options.pin != kPinOff && now - k.pin_from >= options.pin_threshold) capture_hog(w, f);
+  if (c == nullptr || !waiting || !hand_off(w)) return false;
   k.handed_off = true;
   return true;
 }
@@ -312,7 +309,7 @@ void* sysmon_main(void*) {
       if (state == kUser || state == kRobbed) {
         watching |= state == kRobbed;
         happened |= watch(w, state, now);
-        watching |= w->watch.pinned;
+        watching |= w->watch.pinned || w->watch.hog;
       } else {
         end_pin(w);
         w->watch.tick = 0;

@@ -22,7 +22,10 @@ def run(program, order, config):
     preload = ORDERS[order].format(other=found[0], lib=LIB)
     child = Child([os.path.join(BUILD, 'tests', 'prog', program)], preload=preload, name=f'{program}-{order}',
                   env={'MALLOC_CONF': CONFIGS[config]})
-    return child, child.wait(15)
+    code = child.wait(30)
+    if code is None:
+        finish()
+    return child, code
 
 
 for program, config in itertools.product(PROGRAMS, CONFIGS):

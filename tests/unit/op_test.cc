@@ -217,7 +217,7 @@ TEST_F(OpTest, SeveralRequestsAcrossHandoffs) {
   for (int i = 0; i < 3; i++) {
     pins.add([&](Fiber* f) {
       while (!stop.load()) {
-        block_raw(2 * kMilli);
+        block_raw(25 * kMilli);
         yield_now(f);
       }
     });
