@@ -13,18 +13,33 @@ namespace vthr {
 
 namespace {
 
-std::atomic<FdKind> hints[kHints];  // zero pages until used
+// Generation << 3 | kind. Zero pages until used. Relaxed: who closes a descriptor that others use races with them anyway.
+std::atomic<uint32_t> descriptors[kHints];
+constexpr uint32_t kKind = 7, kNextGeneration = 8;
 std::atomic<bool> timeouts_exist{false};
 
 }  // namespace
 
 FdKind fd_hint(int fd) {
-  return fd >= 0 && fd < kHints ? hints[fd].load(std::memory_order_relaxed) : FdKind::unknown;
+  if (fd < 0 || fd >= kHints) return FdKind::unknown;
+  return static_cast<FdKind>(descriptors[fd].load(std::memory_order_relaxed) & kKind);
 }
 void fd_set_hint(int fd, FdKind kind) {
-  if (fd >= 0 && fd < kHints) hints[fd].store(kind, std::memory_order_relaxed);
+  if (fd < 0 || fd >= kHints) return;
+  uint32_t old = descriptors[fd].load(std::memory_order_relaxed), now;
+  do {
+    now = (old & ~kKind) | static_cast<uint32_t>(kind);
+  } while (old != now && !descriptors[fd].compare_exchange_weak(old, now, std::memory_order_relaxed));
 }
-void fd_forget(int fd) { fd_set_hint(fd, FdKind::unknown); }
+void fd_forget(int fd) {
+  if (fd < 0 || fd >= kHints) return;
+  uint32_t old = descriptors[fd].load(std::memory_order_relaxed);
+  while (!descriptors[fd].compare_exchange_weak(old, (old & ~kKind) + kNextGeneration, std::memory_order_relaxed)) {
+  }
+}
+uint32_t fd_generation(int fd) {
+  return fd < 0 || fd >= kHints ? 0 : descriptors[fd].load(std::memory_order_relaxed) / kNextGeneration;
+}
 
 FdKind fd_kind(int fd) {
   struct stat st;

@@ -15,7 +15,10 @@ constexpr int kHints = 65536;  // descriptors above have none
 FdKind fd_hint(int fd);
 FdKind fd_kind(int fd);  // asks the kernel, and corrects the hint
 void fd_set_hint(int fd, FdKind kind);
+// The hooks saw it closed or replaced. Calls of several steps hold a number, not the file: between two steps they compare
+// the generation, so that the rest of a write never goes to another file (HAZARDS 9).
 void fd_forget(int fd);
+uint32_t fd_generation(int fd);
 
 // Is O_NONBLOCK set on the open file? Asked only when a try would have blocked.
 bool fd_nonblocking(int fd);

@@ -77,9 +77,11 @@ long read_stream(Fiber* f, int fd, const iovec* iov, int n) {
   if (fd_kind(fd) == FdKind::file) return read_natively(f, fd, iov, n);
   if (fd_nonblocking(fd)) return r == -EAGAIN ? r : sys_call(SYS_readv, fd, sys_arg(iov), n);
   if (r == -EOPNOTSUPP && ready_for(fd, POLLIN)) return read_natively(f, fd, iov, n);
+  uint32_t generation = fd_generation(fd);
   for (int i = 0; i < kPatience; i++) {
     r = wait_request(f, vector_request(IORING_OP_READV, fd, iov, n), Reason::read, kNever);
     if (r != -EAGAIN) return r;
+    if (fd_generation(fd) != generation) return -EBADF;
     if (fd_nonblocking(fd)) return sys_call(SYS_readv, fd, sys_arg(iov), n);
   }
   return read_natively(f, fd, iov, n);
@@ -88,12 +90,13 @@ long read_stream(Fiber* f, int fd, const iovec* iov, int n) {
 // What a write without waiting left over. A blocking write ends when everything is written. Pipes split what is larger
 // than PIPE_BUF, as the kernel's own loop does; what is not larger goes in one piece: RWF_NOWAIT refuses a partial one,
 // and the ring's WRITE keeps the rule.
-long write_rest(Fiber* f, int fd, const iovec* iov, int n, size_t done, size_t total) {
+long write_rest(Fiber* f, int fd, const iovec* iov, int n, size_t done, size_t total, uint32_t generation) {
   for (int again = 0; done < total && again < kPatience;) {
+    if (fd_generation(fd) != generation) return done != 0 ? static_cast<long>(done) : -EBADF;
     iovec rest[kVectorChunk];
     int m = vector_rest(iov, static_cast<size_t>(n), done, rest);
     long r = wait_request(f, vector_request(IORING_OP_WRITEV, fd, rest, m), Reason::write, kNever);
-    if (r == -EAGAIN) {
+    if (r == -EAGAIN && fd_generation(fd) == generation) {
       if (!fd_nonblocking(fd)) {
         again++;
         continue;
@@ -106,10 +109,12 @@ long write_rest(Fiber* f, int fd, const iovec* iov, int n, size_t done, size_t t
     done += static_cast<size_t>(r);
     again = 0;
   }
+  if (done >= total || fd_generation(fd) != generation) return static_cast<long>(done);
   return all_of(f, SYS_writev, "write", fd, iov, n, done, total);
 }
 
 long write_stream(Fiber* f, int fd, const iovec* iov, int n) {
+  uint32_t generation = fd_generation(fd);
   long r = sys_call(SYS_pwritev2, fd, sys_arg(iov), n, -1, -1, RWF_NOWAIT);
   if (r == -EPIPE) sigpipe(f, true);
   if (r < 0 && r != -EAGAIN && r != -EOPNOTSUPP) return r;
@@ -124,7 +129,7 @@ long write_stream(Fiber* f, int fd, const iovec* iov, int n) {
   }
   if (r == -EOPNOTSUPP && (kind == FdKind::device || total <= PIPE_BUF) && ready_for(fd, POLLOUT))
     return all_of(f, SYS_writev, "write", fd, iov, n, 0, total);
-  return write_rest(f, fd, iov, n, done, total);
+  return write_rest(f, fd, iov, n, done, total, generation);
 }
 
 // A file's hint is looked up again: a pipe that got the number of a file would block the worker.
@@ -138,7 +143,7 @@ long read_any(Fiber* f, int fd, const iovec* iov, int n, bool own) {
     case FdKind::socket: {
       long r = socket_readv(f, fd, iov, n, own);
       if (r != -ENOTSOCK) return r;
-      fd_forget(fd);
+      fd_set_hint(fd, FdKind::unknown);
       return read_any(f, fd, iov, n, own);
     }
     case FdKind::stream:
@@ -154,7 +159,7 @@ long write_any(Fiber* f, int fd, const iovec* iov, int n, bool own) {
     case FdKind::socket: {
       long r = socket_writev(f, fd, iov, n, own);
       if (r != -ENOTSOCK) return r;
-      fd_forget(fd);
+      fd_set_hint(fd, FdKind::unknown);
       return write_any(f, fd, iov, n, own);
     }
     case FdKind::stream:

@@ -44,10 +44,12 @@ long try_recv(int fd, void* buf, size_t n, int flags) {
 // blocking: -EAGAIN from the ring means that the kernel gave up retrying, or that O_NONBLOCK was set meanwhile.
 template <class Try>
 long wait_recv(Fiber* f, const Request& r, Reason reason, int64_t deadline, Try again) {
+  uint32_t generation = fd_generation(r.fd);
   for (;;) {
     long res = wait_request(f, r, reason, deadline);
     if (res == -ETIMEDOUT) return -EAGAIN;
     if (res != -EAGAIN) return res;
+    if (fd_generation(r.fd) != generation) return -EBADF;
     res = again();
     if (res != -EAGAIN || fd_nonblocking(r.fd)) return res;
   }
@@ -111,12 +113,13 @@ long recv_any(Fiber* f, int fd, void* buf, size_t n, int flags) {
                     [=] { return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags); });
   }
   size_t done = 0;
+  uint32_t generation = fd_generation(fd);
   do {
     long r = recv_once(f, fd, static_cast<char*>(buf) + done, n - done, once, deadline);
     if (r < 0) return done != 0 ? static_cast<long>(done) : r;
     if (r == 0) break;
     done += static_cast<size_t>(r);
-  } while (done < n);
+  } while (done < n && fd_generation(fd) == generation);
   return static_cast<long>(done);
 }
 
@@ -142,6 +145,7 @@ long recvmsg_after_try(Fiber* f, int fd, msghdr* m, int flags, const msghdr& ask
   int64_t deadline = socket_deadline(fd, SO_RCVTIMEO);
   int once = flags & ~MSG_WAITALL;
   bool all = all_wanted(fd, flags);
+  uint32_t generation = fd_generation(fd);
   long r = recvmsg_after(f, fd, m, once, deadline, tried);
   if (r <= 0) return r;
   bool passed = has_descriptors(m);
@@ -156,7 +160,7 @@ long recvmsg_after_try(Fiber* f, int fd, msghdr* m, int flags, const msghdr& ask
       return sys_call(SYS_recvmsg, fd, sys_arg(m), flags);
     });
   }
-  while (done < total && !passed) {  // descriptors end it, as in the kernel
+  while (done < total && !passed && fd_generation(fd) == generation) {  // descriptors end it, as in the kernel
     iovec rest[kVectorChunk];
     msghdr more = asked;
     more.msg_name = nullptr;
@@ -218,6 +222,7 @@ long recvmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags, timespec*
   int64_t end = deadline_in(limit), deadline = socket_deadline(fd, SO_RCVTIMEO);
   int once = flags & ~(MSG_WAITFORONE | MSG_WAITALL);
   unsigned done = 0;
+  uint32_t generation = fd_generation(fd);
   long r = 0;
   for (;;) {
     r = sys_call(SYS_recvmmsg, fd, sys_arg(v + done), n - done, once | MSG_DONTWAIT, 0);
@@ -227,7 +232,7 @@ long recvmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags, timespec*
     r = recvmsg_after(f, fd, &v[done].msg_hdr, once, deadline, -EAGAIN);
     if (r < 0) break;
     v[done++].msg_len = static_cast<unsigned>(r);
-    if (done == n || now_ns() >= end) break;
+    if (done == n || now_ns() >= end || fd_generation(fd) != generation) break;
   }
   for (unsigned i = 0; i < done; i++) {
     if (has_descriptors(&v[i].msg_hdr)) note_socket_timeouts();
@@ -247,10 +252,11 @@ long finish_send(Fiber* f, long r, size_t done, int flags) {
 }
 
 // What the first, non-blocking send left over. A stream socket takes it in pieces; others take all or nothing.
-long send_rest(Fiber* f, int fd, const msghdr& m, size_t done, size_t total, int flags) {
+long send_rest(Fiber* f, int fd, const msghdr& m, size_t done, size_t total, int flags, uint32_t generation) {
   if (done != 0 && done >= total) return static_cast<long>(done);
   int64_t deadline = socket_deadline(fd, SO_SNDTIMEO);
   for (;;) {
+    if (fd_generation(fd) != generation) return done != 0 ? static_cast<long>(done) : -EBADF;
     iovec rest[kVectorChunk];
     msghdr more = m;
     if (done != 0) more.msg_control = nullptr, more.msg_controllen = 0;
@@ -260,7 +266,7 @@ long send_rest(Fiber* f, int fd, const msghdr& m, size_t done, size_t total, int
     }
     Request req = message_request(IORING_OP_SENDMSG, fd, &more, 1, flags | MSG_NOSIGNAL);
     long r = wait_request(f, req, Reason::send, deadline);
-    if (r == -EAGAIN) {
+    if (r == -EAGAIN && fd_generation(fd) == generation) {
       r = sys_call(SYS_sendmsg, fd, sys_arg(&more), flags | MSG_NOSIGNAL | MSG_DONTWAIT);
       if (r == -EAGAIN && !fd_nonblocking(fd)) continue;
     }
@@ -272,12 +278,13 @@ long send_rest(Fiber* f, int fd, const msghdr& m, size_t done, size_t total, int
 }
 
 long sendmsg_any(Fiber* f, int fd, const msghdr* m, int flags) {
+  uint32_t generation = fd_generation(fd);
   long r = sys_call(SYS_sendmsg, fd, sys_arg(m), flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if ((flags & MSG_DONTWAIT) != 0 || (r < 0 && r != -EAGAIN)) return finish_send(f, r, 0, flags);
   size_t total = vector_bytes(m->msg_iov, m->msg_iovlen), done = r > 0 ? static_cast<size_t>(r) : 0;
   if (r >= 0 && done >= total) return r;
   if (fd_nonblocking(fd)) return r;
-  return send_rest(f, fd, *m, done, total, flags);
+  return send_rest(f, fd, *m, done, total, flags, generation);
 }
 
 // As the kernel's own loop: it ends at the first error, which is the result if nothing was sent.
@@ -285,6 +292,7 @@ long sendmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags) {
   if (n > IOV_MAX) n = IOV_MAX;
   unsigned done = 0;
   long r = 0;
+  uint32_t generation = fd_generation(fd);
   do {
     r = sys_call(SYS_sendmmsg, fd, sys_arg(v + done), n - done, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
     if ((flags & MSG_DONTWAIT) != 0 || (r < 0 && r != -EAGAIN) || n == 0) {
@@ -295,7 +303,7 @@ long sendmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags) {
       mmsghdr& last = v[done - 1];  // a stream takes a part of one, which ends the kernel's loop
       size_t total = vector_bytes(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen);
       if (last.msg_len < total && !fd_nonblocking(fd)) {
-        r = send_rest(f, fd, last.msg_hdr, last.msg_len, total, flags);
+        r = send_rest(f, fd, last.msg_hdr, last.msg_len, total, flags, generation);
         if (r > 0) last.msg_len = static_cast<unsigned>(r);
       }
       if (last.msg_len < total || done == n) break;
@@ -303,11 +311,12 @@ long sendmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags) {
     r = sendmsg_any(f, fd, &v[done].msg_hdr, flags);
     if (r < 0) break;
     v[done++].msg_len = static_cast<unsigned>(r);
-  } while (done < n);
+  } while (done < n && fd_generation(fd) == generation);
   return done != 0 ? static_cast<long>(done) : r;
 }
 
 long send_any(Fiber* f, int fd, const void* buf, size_t n, int flags, const sockaddr* to, socklen_t to_len) {
+  uint32_t generation = fd_generation(fd);
   long r = sys_call(SYS_sendto, fd, sys_arg(buf), static_cast<long>(n), flags | MSG_DONTWAIT | MSG_NOSIGNAL, sys_arg(to),
                     to_len);
   if (VTHR_LIKELY(r == static_cast<long>(n))) return r;
@@ -319,7 +328,7 @@ long send_any(Fiber* f, int fd, const void* buf, size_t n, int flags, const sock
   m.msg_namelen = to_len;
   m.msg_iov = &iov;
   m.msg_iovlen = 1;
-  return send_rest(f, fd, m, r > 0 ? static_cast<size_t>(r) : 0, iov.iov_len, flags);
+  return send_rest(f, fd, m, r > 0 ? static_cast<size_t>(r) : 0, iov.iov_len, flags, generation);
 }
 
 long accept_any(Fiber* f, int fd, sockaddr* addr, socklen_t* len, int flags) {
@@ -396,6 +405,7 @@ long socket_readv(Fiber* f, int fd, const iovec* iov, int n, bool own) {
 
 long socket_writev(Fiber* f, int fd, const iovec* iov, int n, bool own) {
   if (VTHR_LIKELY(own)) return send_any(f, fd, iov->iov_base, iov->iov_len, 0, nullptr, 0);
+  uint32_t generation = fd_generation(fd);
   long r = sys_call(SYS_pwritev2, fd, sys_arg(iov), n, -1, -1, RWF_NOWAIT);
   if (r == -EPIPE) sigpipe(f, true);
   if (r < 0 && r != -EAGAIN && r != -EOPNOTSUPP) return r;
@@ -407,7 +417,7 @@ long socket_writev(Fiber* f, int fd, const iovec* iov, int n, bool own) {
   if (r == -EOPNOTSUPP) return sendmsg_any(f, fd, &m, 0);
   if (r >= 0 && done >= total) return r;
   if (fd_nonblocking(fd)) return r;
-  return send_rest(f, fd, m, done, total, 0);
+  return send_rest(f, fd, m, done, total, 0, generation);
 }
 
 }  // namespace vthr
