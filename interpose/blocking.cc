@@ -135,25 +135,18 @@ bool names_one_of(const Engine* e, int first, int last) {
   return false;
 }
 
-// Another carrier's round is not ours to end: wait until its owner came by. The fiber that it runs parks soon, or
-// sysmon hands the carrier to one who does the round.
+// A foreign thread must not hand over requests in the owner's place (it may end, and completions would interrupt its
+// calls): it wakes the owner and waits until it came by. The fiber that the owner runs parks soon, or sysmon hands the
+// carrier to one who does the round.
 void settle_on(Fiber* f, Carrier* c, int first, int last) {
+  if (f != nullptr) {
+    c->engine->submit_for_owner();
+    return;
+  }
   uint32_t seen = c->engine->submissions();
   int64_t give_up = now_ns() + kSettleWithin;
-  for (unsigned tries = 0; names_one_of(c->engine, first, last) && c->engine->submissions() == seen; tries++) {
-    if (f != nullptr) {
-      enter(f);
-      if (f->worker.load(std::memory_order_relaxed)->carrier == c) {
-        c->engine->round();
-      } else {
-        yield(f);
-      }
-      leave(f);
-    } else {
-      sys_call(SYS_sched_yield);
-    }
-    if (tries % 16 == 15 && now_ns() > give_up) return;
-  }
+  while (names_one_of(c->engine, first, last) && c->engine->submissions() == seen && now_ns() < give_up)
+    sys_call(SYS_sched_yield);
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ bool fd_nonblocking(int fd);
 // The time-out of a socket as a deadline; kNever when none. optname SO_RCVTIMEO or SO_SNDTIMEO. Costs nothing while
 // no socket of the process ever had one.
 int64_t socket_deadline(int fd, int optname);
-void note_socket_timeouts();       // some socket has one: ask each time from now on
-void blocking_scan_inherited();    // start, one thread: did our parent leave us a socket with a time-out?
+void note_socket_timeouts();     // some socket has one: ask each time from now on
+void blocking_scan_inherited();  // start, one thread: did our parent leave us a socket with a time-out?
 
 // One request that waits for `fd`; result or -errno. A signal whose handlers all had SA_RESTART starts it again, unless
 // there is a deadline (signal(7)); -ETIMEDOUT when the deadline passed.

@@ -1,6 +1,4 @@
 // read and write, on whatever a descriptor is.
-#include <cerrno>
-#include <climits>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/io_uring.h>
@@ -9,6 +7,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <cerrno>
+#include <climits>
 
 #include "interpose/blocking.h"
 #include "interpose/socket.h"
@@ -35,7 +35,9 @@ Request vector_request(uint8_t code, int fd, const iovec* iov, int n) {
 // back meanwhile, or the kernel gave up retrying a contended file.
 constexpr int kPatience = 3;
 
-size_t bytes_of(const iovec* iov, int n) { return n == 1 ? iov->iov_len : vector_bytes(iov, static_cast<size_t>(n)); }
+size_t bytes_of(const iovec* iov, int n) {
+  return n == 1 ? iov->iov_len : vector_bytes(iov, static_cast<size_t>(n));
+}
 
 bool ready_for(int fd, short events) {
   pollfd p{fd, events, 0};
@@ -184,7 +186,8 @@ using namespace vthr;
 VTHR_EXPORT ssize_t read(int fd, void* buf, size_t n) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(read)(fd, buf, n);
-  if (static_cast<ssize_t>(n) <= 0) return libc_result(sys_call(SYS_read, fd, sys_arg(buf), static_cast<long>(n)));
+  if (static_cast<ssize_t>(n) <= 0)
+    return libc_result(sys_call(SYS_read, fd, sys_arg(buf), static_cast<long>(n)));
   iovec iov{buf, n < kMost ? n : kMost};
   return libc_result(read_any(f, fd, &iov, 1, true));
 }
@@ -236,13 +239,16 @@ VTHR_EXPORT int close(int fd) {
 static long replace(long nr, int from, int to, int flags) {
   if (from != to && shares_descriptors()) {
     if (VTHR_UNLIKELY(fd_is_ours(from))) return -EBADF;
-    if (VTHR_UNLIKELY(fd_is_ours(to)) && sys_call(SYS_fcntl, from, F_GETFD) >= 0 && !fd_make_room(to)) return -EBUSY;
+    if (VTHR_UNLIKELY(fd_is_ours(to)) && sys_call(SYS_fcntl, from, F_GETFD) >= 0 && !fd_make_room(to))
+      return -EBUSY;
     close_begins(fiber_here(), to);
   }
   return sys_call(nr, from, to, flags);
 }
 
-VTHR_EXPORT int dup2(int from, int to) noexcept { return static_cast<int>(libc_result(replace(SYS_dup2, from, to, 0))); }
+VTHR_EXPORT int dup2(int from, int to) noexcept {
+  return static_cast<int>(libc_result(replace(SYS_dup2, from, to, 0)));
+}
 
 VTHR_EXPORT int dup3(int from, int to, int flags) noexcept {
   return static_cast<int>(libc_result(replace(SYS_dup3, from, to, flags)));
@@ -271,7 +277,8 @@ VTHR_EXPORT void closefrom(int first) noexcept {
   if (close_range(static_cast<unsigned>(first), ~0u, 0) != 0) {  // refused: one by one
     rlimit lim{};
     sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys_arg(&lim));
-    for (int fd = first; fd < static_cast<int>(lim.rlim_max < 1u << 20 ? lim.rlim_max : 1u << 20); fd++) close(fd);
+    for (int fd = first; fd < static_cast<int>(lim.rlim_max < 1u << 20 ? lim.rlim_max : 1u << 20); fd++)
+      close(fd);
   }
   errno = saved;
 }

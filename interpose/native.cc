@@ -4,9 +4,6 @@
 // bytes, unless a handler of this fiber ran.
 #include "interpose/native.h"
 
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/random.h>
@@ -14,6 +11,9 @@
 #include <sys/sendfile.h>
 #include <termios.h>
 #include <unistd.h>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 
 #include "interpose/blocking.h"
 
@@ -46,8 +46,8 @@ class Limit {
 
 // --- signals -------------------------------------------------------------------------------------------
 
-constexpr uint64_t kNotWaitedFor = 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) |
-                                   1ull << (kSigSetxid - 1);
+constexpr uint64_t kNotWaitedFor =
+    1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) | 1ull << (kSigSetxid - 1);
 
 // A signal of the set that was sent to this fiber; 0: none.
 int take_pending(Fiber* f, uint64_t set, siginfo_t* info) {
@@ -119,18 +119,21 @@ long whole(Fiber* f, const char* name, size_t n, Step step) {
 
 long sendfile_fiber(Fiber* f, int out, int in, off_t* offset, size_t n) {
   constexpr size_t kMost = 0x7ffff000;
-  bool piecewise = fd_kind(out) == FdKind::stream || fd_nonblocking(out);  // into a pipe as much as there is room for
+  bool piecewise =
+      fd_kind(out) == FdKind::stream || fd_nonblocking(out);  // into a pipe as much as there is room for
   auto step = [=](size_t, size_t part) {
     return sys_call(SYS_sendfile, out, in, sys_arg(offset), static_cast<long>(part));
   };
-  long r = piecewise ? native_call(f, "sendfile", [=] { return step(0, n); }) : whole(f, "sendfile", n < kMost ? n : kMost, step);
+  long r = piecewise ? native_call(f, "sendfile", [=] { return step(0, n); })
+                     : whole(f, "sendfile", n < kMost ? n : kMost, step);
   if (r == -EPIPE) sigpipe(f, true);
   return r;
 }
 
 }  // namespace
 
-long native_io_getevents(Fiber* f, long nr, long context, long least, long most, long events, long timeout, long set) {
+long native_io_getevents(Fiber* f, long nr, long context, long least, long most, long events, long timeout,
+                         long set) {
   Limit limit(reinterpret_cast<const timespec*>(timeout));
   return native_call(f, "io_getevents",
                      [&] { return sys_call(nr, context, least, most, events, sys_arg(limit.next()), set); });
@@ -147,8 +150,8 @@ using namespace vthr;
 VTHR_EXPORT int semop(int id, sembuf* ops, size_t n) noexcept {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(semop)(id, ops, n);
-  return static_cast<int>(
-      libc_result(native_call(f, "semop", [=] { return sys_call(SYS_semop, id, sys_arg(ops), static_cast<long>(n)); })));
+  return static_cast<int>(libc_result(
+      native_call(f, "semop", [=] { return sys_call(SYS_semop, id, sys_arg(ops), static_cast<long>(n)); })));
 }
 
 VTHR_EXPORT int semtimedop(int id, sembuf* ops, size_t n, const timespec* timeout) noexcept {
@@ -204,5 +207,6 @@ VTHR_EXPORT int tcdrain(int fd) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(tcdrain)(fd);
   // TCSBRK with an argument other than 0
-  return static_cast<int>(libc_result(native_call(f, "tcdrain", [=] { return sys_call(SYS_ioctl, fd, TCSBRK, 1); })));
+  return static_cast<int>(
+      libc_result(native_call(f, "tcdrain", [=] { return sys_call(SYS_ioctl, fd, TCSBRK, 1); })));
 }

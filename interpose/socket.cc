@@ -1,13 +1,13 @@
 // Sockets: try without blocking, then one request on the ring that holds the socket itself.
 #include "interpose/socket.h"
 
-#include <cerrno>
-#include <climits>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <cerrno>
+#include <climits>
 
 #include "interpose/blocking.h"
 
@@ -33,7 +33,8 @@ Request message_request(uint8_t code, int fd, const void* addr, size_t len, int 
 bool is_stream(int fd) {
   int type = 0;
   socklen_t len = sizeof type;
-  return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, sys_arg(&type), sys_arg(&len)) == 0 && type == SOCK_STREAM;
+  return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, sys_arg(&type), sys_arg(&len)) == 0 &&
+         type == SOCK_STREAM;
 }
 
 long try_recv(int fd, void* buf, size_t n, int flags) {
@@ -99,7 +100,8 @@ long peek_all(Fiber* f, long got, size_t n, int64_t deadline, Call call) {
 bool all_wanted(int fd, int flags) { return (flags & MSG_WAITALL) != 0 && is_stream(fd); }
 
 long recv_any(Fiber* f, int fd, void* buf, size_t n, int flags) {
-  if ((flags & kNeverWaits) != 0) return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags);
+  if ((flags & kNeverWaits) != 0)
+    return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags);
   if (n > kMost) n = kMost;
   int64_t deadline = socket_deadline(fd, SO_RCVTIMEO);
   if (VTHR_LIKELY((flags & MSG_WAITALL) == 0)) return recv_once(f, fd, buf, n, flags, deadline);
@@ -123,7 +125,9 @@ long recv_any(Fiber* f, int fd, void* buf, size_t n, int flags) {
   return static_cast<long>(done);
 }
 
-long try_recvmsg(int fd, msghdr* m, int flags) { return sys_call(SYS_recvmsg, fd, sys_arg(m), flags | MSG_DONTWAIT); }
+long try_recvmsg(int fd, msghdr* m, int flags) {
+  return sys_call(SYS_recvmsg, fd, sys_arg(m), flags | MSG_DONTWAIT);
+}
 
 // After a try that gave `r`. The kernel writes to *m on success only.
 long recvmsg_after(Fiber* f, int fd, msghdr* m, int flags, int64_t deadline, long r) {
@@ -160,7 +164,8 @@ long recvmsg_after_try(Fiber* f, int fd, msghdr* m, int flags, const msghdr& ask
       return sys_call(SYS_recvmsg, fd, sys_arg(m), flags);
     });
   }
-  while (done < total && !passed && fd_generation(fd) == generation) {  // descriptors end it, as in the kernel
+  while (done < total && !passed &&
+         fd_generation(fd) == generation) {  // descriptors end it, as in the kernel
     iovec rest[kVectorChunk];
     msghdr more = asked;
     more.msg_name = nullptr;
@@ -193,12 +198,14 @@ long recvmsg_any(Fiber* f, int fd, msghdr* m, int flags) {
 long recvfrom_any(Fiber* f, int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* from_len) {
   if (from == nullptr) return recv_any(f, fd, buf, n, flags);
   int now = (flags & kNeverWaits) != 0 ? flags : flags | MSG_DONTWAIT;
-  long r = sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), now, sys_arg(from), sys_arg(from_len));
+  long r =
+      sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), now, sys_arg(from), sys_arg(from_len));
   if (now == flags || (r < 0 && r != -EAGAIN) || (r >= 0 && (flags & MSG_WAITALL) == 0)) return r;
   if (r == -EAGAIN && fd_nonblocking(fd)) return r;
   if (!readable(from_len))  // it looks at the length when something has come
     return native_call(f, "recvfrom", [=] {
-      return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags, sys_arg(from), sys_arg(from_len));
+      return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags, sys_arg(from),
+                      sys_arg(from_len));
     });
   iovec iov{buf, n > kMost ? kMost : n};
   msghdr m{};
@@ -215,7 +222,8 @@ long recvfrom_any(Fiber* f, int fd, void* buf, size_t n, int flags, sockaddr* fr
 
 // The kernel looks at the time limit after each message only.
 long recvmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags, timespec* limit) {
-  if ((flags & kNeverWaits) != 0 || n == 0) return sys_call(SYS_recvmmsg, fd, sys_arg(v), n, flags, sys_arg(limit));
+  if ((flags & kNeverWaits) != 0 || n == 0)
+    return sys_call(SYS_recvmmsg, fd, sys_arg(v), n, flags, sys_arg(limit));
   if (limit != nullptr && !readable(limit)) return -EFAULT;
   if (limit != nullptr && (limit->tv_sec < 0 || !valid_nsec(limit))) return -EINVAL;
   if (n > IOV_MAX) n = IOV_MAX;
@@ -317,8 +325,8 @@ long sendmmsg_any(Fiber* f, int fd, mmsghdr* v, unsigned n, int flags) {
 
 long send_any(Fiber* f, int fd, const void* buf, size_t n, int flags, const sockaddr* to, socklen_t to_len) {
   uint32_t generation = fd_generation(fd);
-  long r = sys_call(SYS_sendto, fd, sys_arg(buf), static_cast<long>(n), flags | MSG_DONTWAIT | MSG_NOSIGNAL, sys_arg(to),
-                    to_len);
+  long r = sys_call(SYS_sendto, fd, sys_arg(buf), static_cast<long>(n), flags | MSG_DONTWAIT | MSG_NOSIGNAL,
+                    sys_arg(to), to_len);
   if (VTHR_LIKELY(r == static_cast<long>(n))) return r;
   if ((flags & MSG_DONTWAIT) != 0 || (r < 0 && r != -EAGAIN)) return finish_send(f, r, 0, flags);
   if (fd_nonblocking(fd)) return r;
@@ -448,7 +456,8 @@ VTHR_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
   return libc_result(send_any(f, fd, buf, n, flags, nullptr, 0));
 }
 
-VTHR_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* to, socklen_t to_len) {
+VTHR_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* to,
+                           socklen_t to_len) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(sendto)(fd, buf, n, flags, to, to_len);
   return libc_result(send_any(f, fd, buf, n, flags, to, to_len));

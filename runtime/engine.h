@@ -57,6 +57,9 @@ class Engine {
   // Is a request that names `fd` queued and not yet in the kernel? May say yes for another descriptor. Any thread.
   virtual bool has_unsubmitted(int fd) const = 0;
   virtual uint32_t submissions() const = 0;   // grows whenever queued requests reach the kernel. Any thread
+  // Hands the owner's queued requests to the kernel in its place. A worker that lives on: the kernel cancels requests
+  // when the thread that handed them over ends.
+  virtual void submit_for_owner() = 0;
   virtual uint32_t in_flight() const = 0;  // any thread, a snapshot
   // Forked child: closes what it inherited.
   virtual void abandon() = 0;

@@ -12,6 +12,9 @@
 #include "runtime/lock.h"
 #include "runtime/sys.h"
 
+// liburing's own step from "prepared" to "visible to the kernel": in its archive, not in its header.
+extern "C" int __io_uring_flush_sq(struct io_uring* ring);
+
 namespace vthr {
 
 namespace {
@@ -171,6 +174,7 @@ class Ring final : public Engine {
     sqe->rw_flags = static_cast<int>(r.flags);
     sqe->user_data = reinterpret_cast<uint64_t>(op) | kTagOp;
     unsubmitted_fds_.store(unsubmitted_fds_.load(std::memory_order_relaxed) | fd_bit(r.fd), std::memory_order_release);
+    __io_uring_flush_sq(&ring_);  // published at once, so that submit_for_owner finds it
     queued(1);
     in_flight_.store(in_flight_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
@@ -222,6 +226,10 @@ class Ring final : public Engine {
   bool has_work() const override {
     return unsubmitted_.load(std::memory_order_relaxed) != 0 ||
            __atomic_load_n(ring_.cq.ktail, __ATOMIC_RELAXED) != __atomic_load_n(ring_.cq.khead, __ATOMIC_RELAXED);
+  }
+  void submit_for_owner() override {
+    // the kernel takes the ring's lock and what was published; the owner finds the head moved
+    sys_call(SYS_io_uring_enter, ring_.ring_fd, kEntries, 0, 0, 0, 0);
   }
   bool has_unsubmitted(int fd) const override {
     return (unsubmitted_fds_.load(std::memory_order_acquire) & fd_bit(fd)) != 0;

@@ -3,6 +3,8 @@
  */
 #include "../prog/net.h"
 
+#include <poll.h>
+
 enum { SIZE = 4 << 20 };
 struct job {
   int fd, way;
@@ -45,7 +47,9 @@ static void* replace(void* argument) {
     int last = dup(old[0]);
     struct job job = {old[1], way, -1};
     pthread_t t = start_thread(produce, &job);
-    pause_ms(20);
+    struct pollfd some = {old[0], POLLIN, 0};
+    NEED(poll(&some, 1, 15000) == 1); /* it has begun */
+    pause_ms(10);
     CHECK(dup2(new[1], old[1]) == old[1], "dup2");
     long got = 0;
     ssize_t n;

@@ -6,6 +6,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,9 @@ from vthr_test import LIB, LOGS, environment, expect, finish, read_text, scratch
 BUILD = os.path.abspath(os.environ['BUILD'])
 MODE = re.compile(r'^vthr: start mode=(\w+)(?:.* why="([^"]*)")?', re.M)
 _children = []
+if 'LOGS' not in os.environ:  # not under the runner
+    os.chmod(LOGS, 0o1777)
+    atexit.register(shutil.rmtree, LOGS, True)
 
 
 class Child:
@@ -27,7 +31,7 @@ class Child:
 
     def __init__(self, command, preload=None, name=None, stdin=None, setup=None, env=None, cwd=None):
         Child._count += 1
-        self.name = name or os.path.basename(command[0])
+        self.name = (name or os.path.basename(command[0])).replace(' ', '-').replace('/', '')
         self.path = os.path.join(scratch(), f'{Child._count}-{self.name}')
         # In the runner's folder for logs, which any user may write to.
         self.log = os.path.join(LOGS, f'{os.path.basename(self.path)}.log')
@@ -65,8 +69,13 @@ class Child:
             return None
 
     def kill(self):
+        """Ends it and what it started: a tracer's end would let its program run on."""
         if self.running():
-            self.process.kill()
+            for pid in [*descendants(self.pid), self.pid]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
         self.process.wait()
 
 
@@ -76,6 +85,17 @@ def _end_children():
         child.kill()
     if vthr_test._scratch:
         shutil.rmtree(vthr_test._scratch, ignore_errors=True)
+
+
+def descendants(pid):
+    found = []
+    try:
+        for tid in os.listdir(f'/proc/{pid}/task'):
+            for child in read_text(f'/proc/{pid}/task/{tid}/children').split():
+                found += [int(child), *descendants(int(child))]
+    except OSError:
+        pass
+    return found
 
 
 def status(pid, name):
