@@ -141,7 +141,8 @@ void print_text(Text* out, const PinRecord& r, const PinEntry& e) {
     out->put_name(name);
     out->put('"');
   }
-  out->format("  worker=%u  handed-off=%s%s", r.worker_id, r.handed_off ? "yes" : "no", r.ongoing ? "  ongoing=yes" : "");
+  out->format("  worker=%u  handed-off=%s%s", r.worker_id, r.handed_off ? "yes" : "no",
+              r.ongoing ? "  ongoing=yes" : "");
   if (e.kind.hook != nullptr) {
     out->put("  hook=");
     out->put_name(e.kind.hook);
@@ -291,7 +292,8 @@ void pin_event(const PinRecord& r, int64_t now) {
   if (!r.ongoing) {  // it is counted when it ends
     e->count.fetch_add(1, std::memory_order_relaxed);
     e->total_ns.fetch_add(ns, std::memory_order_relaxed);
-    if (ns > e->longest_ns.load(std::memory_order_relaxed)) e->longest_ns.store(ns, std::memory_order_relaxed);
+    if (ns > e->longest_ns.load(std::memory_order_relaxed))
+      e->longest_ns.store(ns, std::memory_order_relaxed);
   }
   // The first of all pins under `abort` must be seen at every level.
   int level = options.pin == kPinAbort ? kLogError : kLogWarn;

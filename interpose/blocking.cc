@@ -1,13 +1,13 @@
 #include "interpose/blocking.h"
 
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
 
 namespace vthr {
 
@@ -34,7 +34,8 @@ void fd_set_hint(int fd, FdKind kind) {
 void fd_forget(int fd) {
   if (fd < 0 || fd >= kHints) return;
   uint32_t old = descriptors[fd].load(std::memory_order_relaxed);
-  while (!descriptors[fd].compare_exchange_weak(old, (old & ~kKind) + kNextGeneration, std::memory_order_relaxed)) {
+  while (!descriptors[fd].compare_exchange_weak(old, (old & ~kKind) + kNextGeneration,
+                                                std::memory_order_relaxed)) {
   }
 }
 uint32_t fd_generation(int fd) {
@@ -45,10 +46,10 @@ FdKind fd_kind(int fd) {
   struct stat st;
   FdKind k = FdKind::unknown;
   if (sys_call(SYS_fstat, fd, sys_arg(&st)) == 0) {
-    k = S_ISSOCK(st.st_mode)                                                   ? FdKind::socket
-        : S_ISCHR(st.st_mode)                                                  ? FdKind::device
+    k = S_ISSOCK(st.st_mode)                                                ? FdKind::socket
+        : S_ISCHR(st.st_mode)                                               ? FdKind::device
         : S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode) ? FdKind::file
-                                                                               : FdKind::stream;
+                                                                            : FdKind::stream;
   }
   fd_set_hint(fd, k);
   return k;

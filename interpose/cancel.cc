@@ -1,7 +1,7 @@
 // pthread_cancel for fibers. The state lives where glibc keeps it, in the TCB, so its own pthread_setcancelstate,
 // pthread_testcancel and the cancellation points that are not hooked go on working; we only wake the target.
-#include <cerrno>
 #include <pthread.h>
+#include <cerrno>
 
 #include "interpose/enter.h"
 #include "interpose/thread.h"
@@ -16,7 +16,8 @@ void cancel_here() {
 }
 
 void cancel_from_signal(Fiber* f) {
-  if (cancel_due(f) && (__atomic_load_n(f->cancel_word, __ATOMIC_RELAXED) & kCancelAsync) != 0) pthread_testcancel();
+  if (cancel_due(f) && (__atomic_load_n(f->cancel_word, __ATOMIC_RELAXED) & kCancelAsync) != 0)
+    pthread_testcancel();
 }
 
 }  // namespace vthr

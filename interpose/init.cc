@@ -1,10 +1,5 @@
 // Start-up (DESIGN D8): the constructor, which is the first of all, and the start of the runtime at the first
 // pthread_create. The only file that sees everything.
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -12,6 +7,11 @@
 #include <pthread.h>
 #include <sys/single_threaded.h>
 #include <unistd.h>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "diag/diag.h"
 #include "interpose/blocking.h"
@@ -29,7 +29,7 @@ enum class Phase : uint32_t { loaded, starting, fibers, native };
 // fibers -> loaded     a forked child
 std::atomic<Phase> phase{Phase::loaded};
 Lock start_lock;
-const char* native_why;       // decided in the constructor: never fibers
+const char* native_why;  // decided in the constructor: never fibers
 bool is_second_copy;
 int own_pid;
 
@@ -37,7 +37,8 @@ bool has_go_note() {
   bool found = false;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* arg) {
-        if (info->dlpi_name != nullptr && info->dlpi_name[0] != 0) return 1;  // the program itself comes first
+        if (info->dlpi_name != nullptr && info->dlpi_name[0] != 0)
+          return 1;  // the program itself comes first
         for (int i = 0; i < info->dlpi_phnum; i++) {
           const auto& ph = info->dlpi_phdr[i];
           if (ph.p_type != PT_NOTE) continue;
@@ -62,8 +63,9 @@ int make_real_thread(void* (*start)(void*), void* arg) {
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attr, 256 << 10);
   // no signal of the program may reach a thread of ours, not even in its first instant
-  uint64_t old = sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid) | sig_bit(SIGSEGV) | sig_bit(SIGBUS) |
-                                   sig_bit(SIGFPE) | sig_bit(SIGILL) | sig_bit(SIGTRAP) | sig_bit(SIGSYS)));
+  uint64_t old =
+      sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid) | sig_bit(SIGSEGV) | sig_bit(SIGBUS) |
+                        sig_bit(SIGFPE) | sig_bit(SIGILL) | sig_bit(SIGTRAP) | sig_bit(SIGSYS)));
   pthread_t id;
   int err = REAL(pthread_create)(&id, &attr, start, arg);
   sys_set_sigmask(old);

@@ -1,9 +1,9 @@
 // What belongs to kernel threads: affinity, scheduling, CPU clocks. A fiber that changes its own is bound to a kernel
 // thread of its own (DESIGN D11), so that nobody else inherits the change; reading binds nobody.
-#include <cerrno>
-#include <cstring>
 #include <pthread.h>
 #include <sched.h>
+#include <cerrno>
+#include <cstring>
 
 #include "interpose/enter.h"
 #include "interpose/thread.h"
@@ -50,14 +50,17 @@ int change(Fiber* f, const char* name, Call call) {
 long get_affinity(Fiber* f, size_t size, cpu_set_t* set) {
   int tid = kernel_tid_of(f);
   long n = sys_call(SYS_sched_getaffinity, tid < 0 ? 0 : tid, static_cast<long>(size), sys_arg(set));
-  if (n > 0 && static_cast<size_t>(n) < size) memset(reinterpret_cast<char*>(set) + n, 0, size - static_cast<size_t>(n));
+  if (n > 0 && static_cast<size_t>(n) < size)
+    memset(reinterpret_cast<char*>(set) + n, 0, size - static_cast<size_t>(n));
   return n < 0 ? n : 0;
 }
 
 // Clock ids of fibers have the kernel's form for threads (~tid << 3 | per thread | scheduler's clock), with a tid that
 // no kernel thread can have.
 constexpr int kPerThreadSched = 4 | 2;
-clockid_t clock_of(Fiber* f) { return static_cast<clockid_t>(~static_cast<unsigned>(f->tid) << 3 | kPerThreadSched); }
+clockid_t clock_of(Fiber* f) {
+  return static_cast<clockid_t>(~static_cast<unsigned>(f->tid) << 3 | kPerThreadSched);
+}
 
 }  // namespace
 
@@ -67,14 +70,16 @@ using namespace vthr;
 
 VTHR_EXPORT int pthread_getaffinity_np(pthread_t id, size_t size, cpu_set_t* set) noexcept {
   Fiber* f = fiber_of(id);
-  return f == nullptr ? REAL(pthread_getaffinity_np)(id, size, set) : static_cast<int>(-get_affinity(f, size, set));
+  return f == nullptr ? REAL(pthread_getaffinity_np)(id, size, set)
+                      : static_cast<int>(-get_affinity(f, size, set));
 }
 
 VTHR_EXPORT int pthread_setaffinity_np(pthread_t id, size_t size, const cpu_set_t* set) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_setaffinity_np)(id, size, set);
-  return change(f, "pthread_setaffinity_np of another thread",
-                [&](int tid) { return sys_call(SYS_sched_setaffinity, tid, static_cast<long>(size), sys_arg(set)); });
+  return change(f, "pthread_setaffinity_np of another thread", [&](int tid) {
+    return sys_call(SYS_sched_setaffinity, tid, static_cast<long>(size), sys_arg(set));
+  });
 }
 
 VTHR_EXPORT int sched_getaffinity(pid_t pid, size_t size, cpu_set_t* set) noexcept {
@@ -86,8 +91,9 @@ VTHR_EXPORT int sched_getaffinity(pid_t pid, size_t size, cpu_set_t* set) noexce
 VTHR_EXPORT int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t* set) noexcept {
   Fiber* f = fiber_with_tid(pid);
   if (f == nullptr) return REAL(sched_setaffinity)(pid, size, set);
-  int err = change(f, "sched_setaffinity of another thread",
-                   [&](int tid) { return sys_call(SYS_sched_setaffinity, tid, static_cast<long>(size), sys_arg(set)); });
+  int err = change(f, "sched_setaffinity of another thread", [&](int tid) {
+    return sys_call(SYS_sched_setaffinity, tid, static_cast<long>(size), sys_arg(set));
+  });
   return static_cast<int>(libc_result(-err));
 }
 

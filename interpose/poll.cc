@@ -1,15 +1,15 @@
 // poll, select, epoll_wait and their kin. The kernel's own call with no time to wait decides what is ready, before and
 // after each wait, so results, errors and revents are its own; waiting is one POLL_ADD a descriptor on the engine.
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <fcntl.h>
 #include <linux/io_uring.h>
-#include <new>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <new>
 
 #include "interpose/blocking.h"
 
@@ -25,13 +25,14 @@ namespace vthr {
 
 namespace {
 
-constexpr uint32_t kFew = 32;       // more requests than these live in a mapping: stacks may have 16 KiB
-constexpr size_t kFewWords = 16;    // an fd_set
-constexpr uint64_t kUnblockable = 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) |
-                                  1ull << (kSigSetxid - 1);
+constexpr uint32_t kFew = 32;     // more requests than these live in a mapping: stacks may have 16 KiB
+constexpr size_t kFewWords = 16;  // an fd_set
+constexpr uint64_t kUnblockable =
+    1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) | 1ull << (kSigSetxid - 1);
 
 void deliver_due(Fiber* f) {
-  if ((f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0) deliver_signals(f);
+  if ((f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0)
+    deliver_signals(f);
 }
 
 // No handler may run between the look at `taken` and the wait, which itself looks at what is pending: else the flag
@@ -110,7 +111,8 @@ class Watch {
   // only write: such a state lasts, and waiting for it again would spin. Those descriptors are looked at now and then.
   void drop_false_alarms() {
     for (uint32_t i = 0; i < n_;) {
-      if (!ops_[i].done || (ops_[i].res >= 0 && (static_cast<uint32_t>(ops_[i].res) & reported(requests_[i].flags)) != 0)) {
+      if (!ops_[i].done ||
+          (ops_[i].res >= 0 && (static_cast<uint32_t>(ops_[i].res) & reported(requests_[i].flags)) != 0)) {
         i++;
         continue;
       }
@@ -122,7 +124,8 @@ class Watch {
   }
   uint32_t reported(uint32_t events) const {
     if (reason_ != Reason::select) return events | POLLERR | POLLHUP | POLLNVAL;
-    return events | POLLNVAL | ((events & POLLIN) != 0 ? POLLHUP | POLLERR : 0) | ((events & POLLOUT) != 0 ? POLLERR : 0);
+    return events | POLLNVAL | ((events & POLLIN) != 0 ? POLLHUP | POLLERR : 0) |
+           ((events & POLLOUT) != 0 ? POLLERR : 0);
   }
 
   Reason reason_;
@@ -182,7 +185,8 @@ int conclude(long r) {
 
 // --- poll ------------------------------------------------------------------------------------------
 
-VTHR_NOINLINE long poll_wait(Fiber* f, pollfd* fds, nfds_t n, int64_t limit, const sigset_t* mask, uint32_t taken) {
+VTHR_NOINLINE long poll_wait(Fiber* f, pollfd* fds, nfds_t n, int64_t limit, const sigset_t* mask,
+                             uint32_t taken) {
   int64_t deadline = deadline_after(now_ns(), limit);
   MaskedWait masked(f, mask);
   if (handlers_run(f) != taken) return -EINTR;
@@ -192,7 +196,8 @@ VTHR_NOINLINE long poll_wait(Fiber* f, pollfd* fds, nfds_t n, int64_t limit, con
   for (nfds_t i = 0; i < n; i++) {
     if (fds[i].fd >= 0) watch.add(fds[i].fd, static_cast<uint16_t>(fds[i].events));
   }
-  return watch.wait(f, deadline, taken, [=] { return sys_call(SYS_poll, sys_arg(fds), static_cast<long>(n), 0); });
+  return watch.wait(f, deadline, taken,
+                    [=] { return sys_call(SYS_poll, sys_arg(fds), static_cast<long>(n), 0); });
 }
 
 long poll_fiber(Fiber* f, pollfd* fds, nfds_t n, int64_t limit, const sigset_t* mask) {
@@ -239,7 +244,8 @@ class Sets {
     }
     words_ = words;
     for (size_t s = 0; s < 3; s++) {
-      if (user_[s] != nullptr) copy_in(reinterpret_cast<char*>(saved_[s]), reinterpret_cast<char*>(user_[s]), words * 8);
+      if (user_[s] != nullptr)
+        copy_in(reinterpret_cast<char*>(saved_[s]), reinterpret_cast<char*>(user_[s]), words * 8);
     }
     return true;
   }
@@ -247,7 +253,8 @@ class Sets {
   // The kernel's call with no time to wait, on the program's sets.
   long look() {
     timespec zero{};
-    return sys_call(SYS_pselect6, n_, sys_arg(user_[0]), sys_arg(user_[1]), sys_arg(user_[2]), sys_arg(&zero), 0);
+    return sys_call(SYS_pselect6, n_, sys_arg(user_[0]), sys_arg(user_[1]), sys_arg(user_[2]), sys_arg(&zero),
+                    0);
   }
 
   // After a first look that found nothing: from now on only up to the highest descriptor that is open. All below it is
@@ -313,7 +320,8 @@ class Sets {
   uint64_t few_[3][kFewWords];
 };
 
-VTHR_NOINLINE long select_wait(Fiber* f, Sets* sets, int64_t limit, int64_t deadline, const sigset_t* mask, uint32_t taken) {
+VTHR_NOINLINE long select_wait(Fiber* f, Sets* sets, int64_t limit, int64_t deadline, const sigset_t* mask,
+                               uint32_t taken) {
   MaskedWait masked(f, mask);
   long r = 0;
   if (handlers_run(f) != taken) {
@@ -332,8 +340,8 @@ VTHR_NOINLINE long select_wait(Fiber* f, Sets* sets, int64_t limit, int64_t dead
 }
 
 // *left: what is left of the limit.
-VTHR_NOINLINE long select_fiber(Fiber* f, int n, fd_set* in, fd_set* out, fd_set* ex, int64_t limit, const sigset_t* mask,
-                                int64_t* left) {
+VTHR_NOINLINE long select_fiber(Fiber* f, int n, fd_set* in, fd_set* out, fd_set* ex, int64_t limit,
+                                const sigset_t* mask, int64_t* left) {
   uint32_t taken = handlers_run(f);
   *left = limit;
   if (mask != nullptr && !readable(mask)) return -EFAULT;
@@ -355,8 +363,8 @@ VTHR_NOINLINE long select_fiber(Fiber* f, int n, fd_set* in, fd_set* out, fd_set
 
 // --- epoll -----------------------------------------------------------------------------------------
 
-VTHR_NOINLINE long epoll_wait_slow(Fiber* f, int ep, epoll_event* events, int most, int64_t limit, const sigset_t* mask,
-                                   uint32_t taken) {
+VTHR_NOINLINE long epoll_wait_slow(Fiber* f, int ep, epoll_event* events, int most, int64_t limit,
+                                   const sigset_t* mask, uint32_t taken) {
   int64_t deadline = deadline_after(now_ns(), limit);
   MaskedWait masked(f, mask);
   if (handlers_run(f) != taken) return -EINTR;
@@ -364,7 +372,8 @@ VTHR_NOINLINE long epoll_wait_slow(Fiber* f, int ep, epoll_event* events, int mo
   // in epoll_wait itself.
   Watch watch(Reason::epoll);
   watch.add(ep, POLLIN);
-  return watch.wait(f, deadline, taken, [=] { return sys_call(SYS_epoll_pwait, ep, sys_arg(events), most, 0, 0, 8); });
+  return watch.wait(f, deadline, taken,
+                    [=] { return sys_call(SYS_epoll_pwait, ep, sys_arg(events), most, 0, 0, 8); });
 }
 
 long epoll_fiber(Fiber* f, int ep, epoll_event* events, int most, int64_t limit, const sigset_t* mask) {
@@ -402,7 +411,8 @@ VTHR_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* limit, const sigset
   return conclude(poll_fiber(f, fds, n, ns, mask));
 }
 
-VTHR_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* limit, const sigset_t* mask, size_t fdslen) {
+VTHR_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* limit, const sigset_t* mask,
+                            size_t fdslen) {
   if (fdslen / sizeof *fds < n) __chk_fail();
   return ppoll(fds, n, limit, mask);
 }
@@ -424,9 +434,12 @@ VTHR_EXPORT int select(int n, fd_set* in, fd_set* out, fd_set* ex, timeval* limi
   return conclude(r);
 }
 
-VTHR_EXPORT int __select(int n, fd_set* in, fd_set* out, fd_set* ex, timeval* limit) { return select(n, in, out, ex, limit); }
+VTHR_EXPORT int __select(int n, fd_set* in, fd_set* out, fd_set* ex, timeval* limit) {
+  return select(n, in, out, ex, limit);
+}
 
-VTHR_EXPORT int pselect(int n, fd_set* in, fd_set* out, fd_set* ex, const timespec* limit, const sigset_t* mask) {
+VTHR_EXPORT int pselect(int n, fd_set* in, fd_set* out, fd_set* ex, const timespec* limit,
+                        const sigset_t* mask) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(pselect)(n, in, out, ex, limit, mask);
   int64_t ns = 0, left = 0;
@@ -446,7 +459,8 @@ VTHR_EXPORT int epoll_pwait(int ep, epoll_event* events, int most, int ms, const
   return conclude(epoll_fiber(f, ep, events, most, ns_of_ms(ms), mask));
 }
 
-VTHR_EXPORT int epoll_pwait2(int ep, epoll_event* events, int most, const timespec* limit, const sigset_t* mask) {
+VTHR_EXPORT int epoll_pwait2(int ep, epoll_event* events, int most, const timespec* limit,
+                             const sigset_t* mask) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(epoll_pwait2)(ep, events, most, limit, mask);
   int64_t ns = 0;

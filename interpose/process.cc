@@ -1,11 +1,11 @@
 // Processes (DESIGN D10): fork and its relatives, exec, credentials, and the ways to end.
+#include <grp.h>
+#include <spawn.h>
+#include <unistd.h>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <grp.h>
-#include <spawn.h>
-#include <unistd.h>
 
 #include "interpose/enter.h"
 #include "interpose/thread.h"
@@ -58,11 +58,11 @@ VTHR_NOINLINE long with_worker_tcb(Fiber* f, F call) {
 
 using namespace vthr;
 
-#define CREDENTIAL_CALL(name, params, args)                                                       \
-  VTHR_EXPORT int name params noexcept {                                                          \
-    Fiber* f = fiber_here();                                                                      \
-    if (f == nullptr) return REAL(name) args;                                                     \
-    return static_cast<int>(with_worker_tcb(f, [&]() -> long { return REAL(name) args; }));       \
+#define CREDENTIAL_CALL(name, params, args)                                                 \
+  VTHR_EXPORT int name params noexcept {                                                    \
+    Fiber* f = fiber_here();                                                                \
+    if (f == nullptr) return REAL(name) args;                                               \
+    return static_cast<int>(with_worker_tcb(f, [&]() -> long { return REAL(name) args; })); \
   }
 
 CREDENTIAL_CALL(setuid, (uid_t a), (a))

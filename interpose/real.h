@@ -19,8 +19,8 @@ enum RealIndex : unsigned {
 };
 
 extern void* real_table[kRealCount];
-void real_init();                        // constructor, or the first call before it
-void* real_find(const char* name);       // dlsym(RTLD_NEXT, name); constructor only
+void real_init();                   // constructor, or the first call before it
+void* real_find(const char* name);  // dlsym(RTLD_NEXT, name); constructor only
 void* real_find_default(const char* name);
 
 inline void* real_get(RealIndex i) {

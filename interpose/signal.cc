@@ -1,10 +1,10 @@
 // Signals of fibers (DESIGN D12): masks and pending sets in user space, delivery on the fiber's own stack.
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <pthread.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 
 #include "interpose/enter.h"
 #include "interpose/thread.h"
@@ -24,7 +24,9 @@ constexpr unsigned long kSaRestorer = 0x04000000;
 
 bool get_action(int sig, KernelAction* a) { return sys_call(SYS_rt_sigaction, sig, 0, sys_arg(a), 8) == 0; }
 
-bool ignored_by_default(int sig) { return sig == SIGCHLD || sig == SIGURG || sig == SIGWINCH || sig == SIGCONT; }
+bool ignored_by_default(int sig) {
+  return sig == SIGCHLD || sig == SIGURG || sig == SIGWINCH || sig == SIGCONT;
+}
 
 // Synchronous ones stay with the kernel: they are never blocked on a worker.
 constexpr uint64_t kSynchronous = 1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGFPE - 1) |
@@ -70,7 +72,9 @@ void run_handler(Fiber* f, int sig, const KernelAction& a) {
 
 KernelAction old_runtime, old_setxid;
 
-void* real_handler_of(const KernelAction& a) { return a.handler == SIG_DFL || a.handler == SIG_IGN ? nullptr : a.handler; }
+void* real_handler_of(const KernelAction& a) {
+  return a.handler == SIG_DFL || a.handler == SIG_IGN ? nullptr : a.handler;
+}
 
 // Signal 32: ours when it carries our mark, else glibc's (cancellation of a real thread).
 void on_runtime_signal(int sig, siginfo_t* info, void* context) {
@@ -81,7 +85,8 @@ void on_runtime_signal(int sig, siginfo_t* info, void* context) {
     auto* uc = static_cast<ucontext_t*>(context);
     if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0) {
       auto* r = uc->uc_mcontext.gregs;
-      sysmon_sampled(static_cast<uint64_t>(r[REG_RIP]), static_cast<uint64_t>(r[REG_RSP]), static_cast<uint64_t>(r[REG_RBP]));
+      sysmon_sampled(static_cast<uint64_t>(r[REG_RIP]), static_cast<uint64_t>(r[REG_RSP]),
+                     static_cast<uint64_t>(r[REG_RBP]));
     }
     return;
   }
@@ -97,7 +102,8 @@ void on_runtime_signal(int sig, siginfo_t* info, void* context) {
       deliver_signals(f);
     return;
   }
-  if (void* h = real_handler_of(old_runtime)) reinterpret_cast<void (*)(int, siginfo_t*, void*)>(h)(sig, info, context);
+  if (void* h = real_handler_of(old_runtime))
+    reinterpret_cast<void (*)(int, siginfo_t*, void*)>(h)(sig, info, context);
 }
 
 // Signal 33: glibc's handler clears a mark through THREAD_SELF, which must be the worker (HAZARDS 1).

@@ -1,16 +1,16 @@
 // pthread_create and what belongs to it: a pthread of the program becomes a fiber.
 #include "interpose/thread.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 #include <cerrno>
 #include <csetjmp>
 #include <csignal>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include "interpose/enter.h"
 
@@ -88,7 +88,8 @@ int read_attr(const pthread_attr_t* attr, FiberAttr* out, uint64_t* mask) {
   pthread_attr_getdetachstate(attr, &detached);
   size_t user_size = 0;
   // glibc gives (char*)0 - size when no stack was set
-  if (pthread_attr_getstack(attr, &low, &user_size) != 0 || reinterpret_cast<uintptr_t>(low) + user_size == 0) low = nullptr;
+  if (pthread_attr_getstack(attr, &low, &user_size) != 0 || reinterpret_cast<uintptr_t>(low) + user_size == 0)
+    low = nullptr;
   if (own && options.stack_size != 0) size = options.stack_size;
   sigset_t set;
   if (!own && pthread_attr_getsigmask_np(attr, &set) == 0) memcpy(mask, &set, sizeof *mask);
@@ -163,7 +164,8 @@ void fiber_after_fork_in_child(Fiber* f) {
 
 using namespace vthr;
 
-VTHR_EXPORT int pthread_create(pthread_t* id, const pthread_attr_t* attr, void* (*start)(void*), void* arg) noexcept {
+VTHR_EXPORT int pthread_create(pthread_t* id, const pthread_attr_t* attr, void* (*start)(void*),
+                               void* arg) noexcept {
   if (!runtime_ready()) return REAL(pthread_create)(id, attr, start, arg);
   FiberAttr fa;
   uint64_t mask = inherited_sigmask();
@@ -181,13 +183,15 @@ VTHR_EXPORT int pthread_create(pthread_t* id, const pthread_attr_t* attr, void* 
   } else {
     sys_call(SYS_prctl, PR_GET_NAME, sys_arg(f->name));
   }
-  char* top = fa.user_stack_low != nullptr ? f->stack_low + f->stack_bytes : static_cast<char*>(f->slot.record);
-  context_make(&f->ctx, top, f->stack_bytes,
-               [](void* p) {
-                 auto* fiber = static_cast<Fiber*>(p);
-                 fiber->main(fiber);
-               },
-               f);
+  char* top =
+      fa.user_stack_low != nullptr ? f->stack_low + f->stack_bytes : static_cast<char*>(f->slot.record);
+  context_make(
+      &f->ctx, top, f->stack_bytes,
+      [](void* p) {
+        auto* fiber = static_cast<Fiber*>(p);
+        fiber->main(fiber);
+      },
+      f);
   *id = reinterpret_cast<pthread_t>(f->tcb);
   err = launch(f);
   if (err != 0) {
@@ -253,8 +257,9 @@ VTHR_EXPORT int pthread_getattr_np(pthread_t id, pthread_attr_t* attr) noexcept 
   if (err != 0) return err;
   pthread_attr_setstack(attr, f->stack_low + f->guard_bytes, f->stack_bytes - f->guard_bytes);
   pthread_attr_setguardsize(attr, f->guard_bytes);
-  pthread_attr_setdetachstate(attr, f->life.load(std::memory_order_relaxed) == kDetached ? PTHREAD_CREATE_DETACHED
-                                                                                         : PTHREAD_CREATE_JOINABLE);
+  pthread_attr_setdetachstate(attr, f->life.load(std::memory_order_relaxed) == kDetached
+                                        ? PTHREAD_CREATE_DETACHED
+                                        : PTHREAD_CREATE_JOINABLE);
   return 0;
 }
 
@@ -293,6 +298,7 @@ VTHR_EXPORT int prctl(int option, ...) noexcept {
     memcpy(reinterpret_cast<char*>(a[0]), f->name, sizeof f->name);
     return 0;
   }
-  return static_cast<int>(libc_result(sys_call(SYS_prctl, option, static_cast<long>(a[0]), static_cast<long>(a[1]),
-                                               static_cast<long>(a[2]), static_cast<long>(a[3]))));
+  return static_cast<int>(
+      libc_result(sys_call(SYS_prctl, option, static_cast<long>(a[0]), static_cast<long>(a[1]),
+                           static_cast<long>(a[2]), static_cast<long>(a[3]))));
 }

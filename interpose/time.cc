@@ -1,9 +1,9 @@
 // Sleeping and yielding, and the times of all other hooks as deadlines.
-#include <cerrno>
 #include <sched.h>
 #include <threads.h>
 #include <time.h>
 #include <unistd.h>
+#include <cerrno>
 
 #include "interpose/blocking.h"
 

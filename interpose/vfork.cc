@@ -23,7 +23,8 @@ struct VforkResult {
 
 extern "C" __attribute__((visibility("hidden"))) VforkResult vthr_vfork_after(long r) {
   vthr::Fiber* f = vthr::current;
-  if (r != 0 && f != nullptr && vthr::runtime_alive() && --f->native_only == 0) vthr::sys_set_sigmask(worker_mask);
+  if (r != 0 && f != nullptr && vthr::runtime_alive() && --f->native_only == 0)
+    vthr::sys_set_sigmask(worker_mask);
   if (r < 0) {
     errno = static_cast<int>(-r);
     r = -1;

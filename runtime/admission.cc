@@ -14,9 +14,9 @@ constexpr int64_t kGiveUpAfter = kSecond;
 
 // Guarded by `lock`: who holds slots, who waits for one. A fiber is in one list at most, by Fiber::admission.
 Lock lock;
-List holders;   // slotting held
-List again;     // slotting readmit: unparked without a slot; served first
-List newcomers; // slotting queued: not started
+List holders;    // slotting held
+List again;      // slotting readmit: unparked without a slot; served first
+List newcomers;  // slotting queued: not started
 int in_use;
 std::atomic<uint64_t> queued_count{0};
 

@@ -17,9 +17,9 @@ void admission_leave(Fiber* f);
 void admission_joined(Fiber* f, Fiber* joiner);
 // Takes slots from fibers that waited for others for a second. The service thread, several times a second.
 void admission_scan(int64_t now);
-uint64_t admission_queued();  // fibers queued, not started or waiting for a slot again. Any thread
+uint64_t admission_queued();            // fibers queued, not started or waiting for a slot again. Any thread
 int64_t admission_oldest(int64_t now);  // age of the oldest queued fiber in ns; 0 when none
-bool admission_active();      // there is a cap
+bool admission_active();                // there is a cap
 void admission_after_fork();
 
 }  // namespace vthr

@@ -1,9 +1,9 @@
 // Small vocabulary shared by every file: attributes, time, and the atomics policy of the lock-free parts.
 #pragma once
+#include <time.h>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <time.h>
 
 #define VTHR_LIKELY(x) __builtin_expect(!!(x), 1)
 #define VTHR_UNLIKELY(x) __builtin_expect(!!(x), 0)

@@ -23,7 +23,7 @@ struct OpGroup {
 
 struct Op {
   OpGroup* group = nullptr;
-  int32_t res = 0;   // as in a completion: result or -errno
+  int32_t res = 0;  // as in a completion: result or -errno
   bool done = false;
 };
 
@@ -56,7 +56,7 @@ class Engine {
   virtual bool has_work() const = 0;
   // Is a request that names `fd` queued and not yet in the kernel? May say yes for another descriptor. Any thread.
   virtual bool has_unsubmitted(int fd) const = 0;
-  virtual uint32_t submissions() const = 0;   // grows whenever queued requests reach the kernel. Any thread
+  virtual uint32_t submissions() const = 0;  // grows whenever queued requests reach the kernel. Any thread
   // Hands the owner's queued requests to the kernel in its place. A worker that lives on: the kernel cancels requests
   // when the thread that handed them over ends.
   virtual void submit_for_owner() = 0;
@@ -76,7 +76,7 @@ Engine* ring_make(int* err);
 
 // Descriptors of the runtime: high numbers, close-on-exec, hidden from the hooks of close and its like. Any thread.
 bool fd_is_ours(int fd);
-int fd_next_own(int from);   // the lowest of ours from that number on, or -1
-bool fd_make_room(int fd);   // ours moves to another number: the program wants this one. False: none is free
+int fd_next_own(int from);  // the lowest of ours from that number on, or -1
+bool fd_make_room(int fd);  // ours moves to another number: the program wants this one. False: none is free
 
 }  // namespace vthr

@@ -47,8 +47,8 @@ struct Fiber {
 
   // Read by signal handlers on the same thread.
   std::atomic<uint32_t> in_runtime{0};  // inside the runtime: no handler of the program may run now
-  uint32_t native_only = 0;             // hooks go native: set around vfork and its like, and for a bound fiber
-  bool bound = false;                   // runs on a kernel thread of its own, without a carrier, to its end (D11)
+  uint32_t native_only = 0;  // hooks go native: set around vfork and its like, and for a bound fiber
+  bool bound = false;        // runs on a kernel thread of its own, without a carrier, to its end (D11)
 
   // Identity
   uint64_t id = 0;
@@ -77,15 +77,16 @@ struct Fiber {
   std::atomic<Reason> reason{Reason::none};
   std::atomic<const void*> wait_on{nullptr};  // lock address, or the descriptor as a number
   std::atomic<int64_t> since{0};              // ns; when it was parked
-  ListNode nudge;                             // in a carrier's inbox: somebody asks for the end of its ring operation
+  ListNode nudge;  // in a carrier's inbox: somebody asks for the end of its ring operation
   uint64_t nudge_ticket = 0;
   int nudge_errno = 0;
 
   // Signals (DESIGN D12): masks and pending signals of fibers live here
   std::atomic<uint64_t> sigmask{0};
   std::atomic<uint64_t> pending{0};
-  bool no_restart = false;                // a handler without SA_RESTART ran since the last enter()
-  std::atomic<uint32_t> signals_taken{0};  // handlers run: a native call that returns EINTR for another reason repeats
+  bool no_restart = false;  // a handler without SA_RESTART ran since the last enter()
+  std::atomic<uint32_t> signals_taken{
+      0};  // handlers run: a native call that returns EINTR for another reason repeats
 
   std::atomic<uint64_t> cpu_ns{0};  // CPU time of ended slices since accounting began; written by the worker
 
@@ -126,9 +127,9 @@ void fiber_free(Fiber* f);
 Fiber* fiber_of(uintptr_t pthread_id);
 // Calls visit for each record, live or not. Any thread.
 void fiber_each(void (*visit)(Fiber* f, void* arg), void* arg);
-uint64_t fiber_live_count();   // made and not yet ended
+uint64_t fiber_live_count();  // made and not yet ended
 uint64_t fiber_total_count();
-uint64_t fiber_note_end();     // the scheduler: one less alive; returns how many are left
+uint64_t fiber_note_end();  // the scheduler: one less alive; returns how many are left
 void fiber_after_fork();
 
 // Above PID_MAX_LIMIT; below a futex's flag bits (2^30), and small enough for the clock ids of threads (2^28).

@@ -12,6 +12,4 @@
 #include "runtime/tls.h"
 #include "runtime/wait.h"
 
-namespace vthr {
-
-}  // namespace vthr
+namespace vthr {}  // namespace vthr

@@ -26,8 +26,9 @@ void op_cancel(Fiber* f, int err) {
 }
 
 void op_nudged(Fiber* f, uint64_t ticket, int err) {
-  if (!f->wait.is_request(ticket)) return;                       // that wait is over
-  if (f->ops->outstanding.load(std::memory_order_acquire) == 0) {  // the waiter collects, and the last one came before
+  if (!f->wait.is_request(ticket)) return;  // that wait is over
+  if (f->ops->outstanding.load(std::memory_order_acquire) ==
+      0) {  // the waiter collects, and the last one came before
     if (f->wait.end_request(ticket)) unpark(f);
     return;
   }
@@ -39,7 +40,9 @@ namespace {
 // A signal or cancel that came before the wait was published must not be slept over: why it ends at once, or 0.
 int ends_at_once(Fiber* f) {
   if (cancel_due(f)) return ECANCELED;
-  return (f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0 ? EINTR : 0;
+  return (f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0
+             ? EINTR
+             : 0;
 }
 
 // Ends the wait word, and takes the fiber out of the inbox when somebody nudged it.

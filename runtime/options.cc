@@ -23,10 +23,13 @@ struct Row {
 };
 
 Row kRows[] = {
-#define OPTION_COUNT(field, name, def, min, max, help) {Type::count, name, &options.field, min, max, #def, help, nullptr},
+#define OPTION_COUNT(field, name, def, min, max, help) \
+  {Type::count, name, &options.field, min, max, #def, help, nullptr},
 #define OPTION_SIZE(field, name, text, help) {Type::size, name, &options.field, 0, 0, text, help, nullptr},
-#define OPTION_TIME(field, name, def, text, help) {Type::time, name, &options.field, 0, 0, text, help, nullptr},
-#define OPTION_ENUM(field, name, def, help, values) {Type::choice, name, &options.field, def, 0, nullptr, help, values},
+#define OPTION_TIME(field, name, def, text, help) \
+  {Type::time, name, &options.field, 0, 0, text, help, nullptr},
+#define OPTION_ENUM(field, name, def, help, values) \
+  {Type::choice, name, &options.field, def, 0, nullptr, help, values},
 #define OPTION_PATH(field, name, text, help) {Type::path, name, &options.field, 0, 0, text, help, nullptr},
 #include "runtime/options.def"
 #undef OPTION_COUNT
@@ -48,7 +51,8 @@ __attribute__((format(printf, 1, 2))) void add_error(const char* format, ...) {
   vsnprintf(line, sizeof errors[0], format, ap);
   va_end(ap);
   for (; *line != 0; line++) {
-    if (static_cast<unsigned char>(*line) < ' ' || *line == 127) *line = '?';  // one line, whatever the value holds
+    if (static_cast<unsigned char>(*line) < ' ' || *line == 127)
+      *line = '?';  // one line, whatever the value holds
   }
 }
 
@@ -70,7 +74,8 @@ bool parse_number(const char* s, const Unit* units, int64_t* out) {
 }
 
 constexpr Unit kPlain[] = {{"", 1}, {nullptr, 0}};
-constexpr Unit kSizes[] = {{"", 1}, {"k", 1 << 10}, {"K", 1 << 10}, {"m", 1 << 20}, {"M", 1 << 20}, {"g", 1 << 30}, {nullptr, 0}};
+constexpr Unit kSizes[] = {{"", 1},        {"k", 1 << 10}, {"K", 1 << 10}, {"m", 1 << 20},
+                           {"M", 1 << 20}, {"g", 1 << 30}, {nullptr, 0}};
 constexpr Unit kTimes[] = {{"us", 1000}, {"ms", 1000000}, {"s", 1000000000}, {nullptr, 0}};
 
 // Index of `value` in "a|b|c", or -1.
@@ -101,7 +106,8 @@ void parse_row(const Row& row, const char* value) {
       return;
     case Type::size:
       if (!parse_number(value, kSizes, &n) || n < 16384) {
-        add_error("%s=%.60s: allowed are bytes from 16384 with an optional k, m or g; using the default", row.name, value);
+        add_error("%s=%.60s: allowed are bytes from 16384 with an optional k, m or g; using the default",
+                  row.name, value);
         return;
       }
       *static_cast<uint64_t*>(row.field) = static_cast<uint64_t>(n);
@@ -109,8 +115,8 @@ void parse_row(const Row& row, const char* value) {
     case Type::time:
       if (strcmp(value, "off") == 0 && strcmp(row.shown_default, "off") == 0) return;
       if (!parse_number(value, kTimes, &n) || n == 0) {
-        add_error("%s=%.60s: allowed are numbers above 0 with us, ms or s; using the default %s", row.name, value,
-                  row.shown_default);
+        add_error("%s=%.60s: allowed are numbers above 0 with us, ms or s; using the default %s", row.name,
+                  value, row.shown_default);
         return;
       }
       *static_cast<int64_t*>(row.field) = n;
@@ -181,10 +187,11 @@ void options_table(bool markdown, void (*put)(const char* line)) {
     }
     escaped[n] = 0;
     if (markdown) {
-      snprintf(line, sizeof line, "| `%s` | `%s` | %s%s%s%s |", row.name, shown, row.help, n ? " (`" : "", escaped,
-               n ? "`)" : "");
+      snprintf(line, sizeof line, "| `%s` | `%s` | %s%s%s%s |", row.name, shown, row.help, n ? " (`" : "",
+               escaped, n ? "`)" : "");
     } else {
-      snprintf(line, sizeof line, "%-22s %-13s %s%s%s%s", row.name, shown, row.help, n ? " (" : "", escaped, n ? ")" : "");
+      snprintf(line, sizeof line, "%-22s %-13s %s%s%s%s", row.name, shown, row.help, n ? " (" : "", escaped,
+               n ? ")" : "");
     }
     put(line);
   }

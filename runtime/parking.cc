@@ -167,7 +167,8 @@ Wake park_fiber(Fiber* f, const void* key, const ParkArgs& args) {
   }
   if (!args.deaf) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (VTHR_UNLIKELY((f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0) &&
+    if (VTHR_UNLIKELY((f->pending.load(std::memory_order_relaxed) &
+                       ~f->sigmask.load(std::memory_order_relaxed)) != 0) &&
         f->wait.end(n->ticket, WaitWord::interrupted)) {
       f->park.unpark();
     } else if (cancel_due(f) && f->wait.end(n->ticket, WaitWord::cancelled)) {
@@ -252,8 +253,8 @@ size_t unpark_some(const void* key, size_t most, uint32_t mask) {
 
 size_t unpark_one(const void* key, uint32_t mask) { return unpark_some(key, 1, mask); }
 
-long unpark_requeue(const void* from, size_t wake, const void* to, size_t move, bool (*still)(const void*, void*),
-                    void* still_arg, size_t* woken) {
+long unpark_requeue(const void* from, size_t wake, const void* to, size_t move,
+                    bool (*still)(const void*, void*), void* still_arg, size_t* woken) {
   Chosen chosen;
   size_t done = 0, moved = 0;
   Quiet quiet;

@@ -32,8 +32,8 @@ size_t unpark_some(const void* key, size_t most, uint32_t mask = ~0u);
 inline size_t unpark_all(const void* key) { return unpark_some(key, SIZE_MAX); }
 // Wakes up to `wake` waiters of `from` and moves up to `move` others to `to` (FUTEX_REQUEUE). `still`, under both
 // bucket locks, may refuse: then -1. Returns woken + moved; *woken: how many were woken.
-long unpark_requeue(const void* from, size_t wake, const void* to, size_t move, bool (*still)(const void*, void*),
-                    void* still_arg, size_t* woken = nullptr);
+long unpark_requeue(const void* from, size_t wake, const void* to, size_t move,
+                    bool (*still)(const void*, void*), void* still_arg, size_t* woken = nullptr);
 // Is anybody waiting on `key`? A snapshot.
 bool anybody_parked_on(const void* key);
 

@@ -1,7 +1,7 @@
 // Pins from sysmon to the diagnostics thread: a fixed pool of records, a queue, and the totals.
+#include <fcntl.h>
 #include <cstdio>
 #include <cstring>
-#include <fcntl.h>
 #include <new>
 
 #include "runtime/pins.h"
@@ -80,7 +80,8 @@ void pins_release(PinRecord* r) {
 }
 
 PinRecord* pins_wait(int64_t deadline) {
-  static uint32_t served;  // the diagnostics thread is the only caller: a wake that came before the call counts
+  static uint32_t
+      served;  // the diagnostics thread is the only caller: a wake that came before the call counts
   for (;;) {
     uint32_t seen = bell.load(std::memory_order_acquire);
     bool rung = seen != served;

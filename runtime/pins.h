@@ -11,9 +11,9 @@ constexpr size_t kStackCopy = 64 << 10;
 struct PinRecord {
   enum Kind : uint8_t { native, cpu } kind = native;
   bool handed_off = false;
-  bool ongoing = false;       // it lasts for a second and has not ended: the end is posted by another record
-  bool has_stack = false;     // sp, pc and stack are from one moment
-  bool call_known = false;    // call and args are
+  bool ongoing = false;     // it lasts for a second and has not ended: the end is posted by another record
+  bool has_stack = false;   // sp, pc and stack are from one moment
+  bool call_known = false;  // call and args are
   uint64_t fiber_id = 0;
   int fiber_tid = 0;
   char fiber_name[16] = {};
@@ -23,11 +23,11 @@ struct PinRecord {
   int64_t wall_started = 0;        // CLOCK_REALTIME ns
   long call = -1;                  // system call number
   uint64_t args[6] = {};
-  const char* hook = nullptr;      // the hook that ran it natively, if one did
-  uint64_t pc = 0, sp = 0, fp = 0; // fp: only for cpu pins (has_fp)
+  const char* hook = nullptr;       // the hook that ran it natively, if one did
+  uint64_t pc = 0, sp = 0, fp = 0;  // fp: only for cpu pins (has_fp)
   bool has_fp = false;
-  size_t stack_bytes = 0;          // copied from sp upwards
-  char* stack = nullptr;           // kStackCopy bytes of room
+  size_t stack_bytes = 0;  // copied from sp upwards
+  char* stack = nullptr;   // kStackCopy bytes of room
   PinRecord* next = nullptr;
 };
 
@@ -50,8 +50,8 @@ bool voluntary_switches_of_workers(uint64_t* all, uint64_t* own);
 
 // sysmon's side.
 PinRecord* pin_copy(const PinRecord* r);  // nullptr likewise
-PinRecord* pin_take();        // nullptr when all are in use: counted as dropped
-void pin_post(PinRecord* r);  // to the diagnostics thread
+PinRecord* pin_take();                    // nullptr when all are in use: counted as dropped
+void pin_post(PinRecord* r);              // to the diagnostics thread
 void pins_after_fork();
 
 }  // namespace vthr

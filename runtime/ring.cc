@@ -1,13 +1,13 @@
 #include "runtime/ring.h"
 
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <liburing.h>
-#include <new>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstring>
+#include <new>
 
 #include "runtime/lock.h"
 #include "runtime/sys.h"
@@ -173,7 +173,8 @@ class Ring final : public Engine {
     sqe->len = r.len;
     sqe->rw_flags = static_cast<int>(r.flags);
     sqe->user_data = reinterpret_cast<uint64_t>(op) | kTagOp;
-    unsubmitted_fds_.store(unsubmitted_fds_.load(std::memory_order_relaxed) | fd_bit(r.fd), std::memory_order_release);
+    unsubmitted_fds_.store(unsubmitted_fds_.load(std::memory_order_relaxed) | fd_bit(r.fd),
+                           std::memory_order_release);
     __io_uring_flush_sq(&ring_);  // published at once, so that submit_for_owner finds it
     queued(1);
     in_flight_.store(in_flight_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -225,7 +226,8 @@ class Ring final : public Engine {
 
   bool has_work() const override {
     return unsubmitted_.load(std::memory_order_relaxed) != 0 ||
-           __atomic_load_n(ring_.cq.ktail, __ATOMIC_RELAXED) != __atomic_load_n(ring_.cq.khead, __ATOMIC_RELAXED);
+           __atomic_load_n(ring_.cq.ktail, __ATOMIC_RELAXED) !=
+               __atomic_load_n(ring_.cq.khead, __ATOMIC_RELAXED);
   }
   void submit_for_owner() override {
     // the kernel takes the ring's lock and what was published; the owner finds the head moved

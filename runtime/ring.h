@@ -9,6 +9,6 @@ struct RingFeatures {
   bool poll_first = false;
 };
 const RingFeatures& ring_features();  // probed once by ring_make
-void ring_after_fork();                  // forked child, after every engine was abandoned
+void ring_after_fork();               // forked child, after every engine was abandoned
 
 }  // namespace vthr

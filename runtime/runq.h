@@ -26,7 +26,8 @@ class RunQueueT {
     for (;;) {
       if (h == tail_.load(std::memory_order_relaxed)) return nullptr;
       T* item = ring_[h % kSize].load(std::memory_order_relaxed);
-      if (head_.compare_exchange_weak(h, h + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return item;
+      if (head_.compare_exchange_weak(h, h + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        return item;
     }
   }
   // Owner of `into`, which must be empty: takes half of this queue, returns the first and pushes the others to `into`.

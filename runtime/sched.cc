@@ -1,14 +1,14 @@
 #include "runtime/sched.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <new>
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 
 #include "runtime/admission.h"
 #include "runtime/options.h"
@@ -32,7 +32,8 @@ std::atomic<uint32_t>* alive_word;
 namespace {
 
 constexpr size_t kWorkerStack = 256 << 10;
-constexpr int kSparesKept = 2;  // a worker must be at hand when the malloc that pthread_create calls is locked
+constexpr int kSparesKept =
+    2;  // a worker must be at hand when the malloc that pthread_create calls is locked
 
 Lock global_lock;
 Fiber *global_head, *global_tail;
@@ -135,15 +136,14 @@ Fiber* steal_for(Carrier* c) {
 
 // ---- waking carriers ----
 
-void note_idle(int change) {
-  idle_carriers.fetch_add(change, std::memory_order_seq_cst);
-}
+void note_idle(int change) { idle_carriers.fetch_add(change, std::memory_order_seq_cst); }
 int idle_carrier_count() { return idle_carriers.load(std::memory_order_seq_cst); }
 void stop_spinning() { spinners.store(0, std::memory_order_seq_cst); }
 
 void wake_one() {
   RealAtomics::fence();
-  if (idle_carriers.load(std::memory_order_relaxed) == 0 || spinners.load(std::memory_order_relaxed) != 0) return;
+  if (idle_carriers.load(std::memory_order_relaxed) == 0 || spinners.load(std::memory_order_relaxed) != 0)
+    return;
   int none = 0;
   if (!spinners.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
   uint32_t from = next_bell.fetch_add(1, std::memory_order_relaxed);

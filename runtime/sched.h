@@ -80,11 +80,19 @@ struct alignas(kCacheLine) Worker {
   Context scheduler;
   void* tcb = nullptr;
   int tid = 0;
-  enum After : uint8_t { kNothing, kPark, kYield, kExit, kRequeue, kBind } after = kNothing;  // what the fiber left for it
-  std::atomic<uint64_t> slice_start{0};  // this thread's CPU time when it switched the fiber in; while accounting
+  enum After : uint8_t {
+    kNothing,
+    kPark,
+    kYield,
+    kExit,
+    kRequeue,
+    kBind
+  } after = kNothing;  // what the fiber left for it
+  std::atomic<uint64_t> slice_start{
+      0};  // this thread's CPU time when it switched the fiber in; while accounting
   bool spinning = false;
-  bool bound = false;  // made for one bound fiber: never owns a carrier, ends with the fiber
-  std::atomic<uint32_t> wake{0};      // futex of a spare: 1 when a carrier was given, 2 to end
+  bool bound = false;             // made for one bound fiber: never owns a carrier, ends with the fiber
+  std::atomic<uint32_t> wake{0};  // futex of a spare: 1 when a carrier was given, 2 to end
   Worker* next_spare = nullptr;
   Worker* all_next = nullptr;
   uint64_t rounds = 0;
@@ -112,7 +120,9 @@ extern __thread Worker* this_worker;  // set on the worker's own TLS: visible in
 
 // The runtime runs in this process: zero in a forked child that ran no handler (MADV_WIPEONFORK).
 extern std::atomic<uint32_t>* alive_word;
-inline bool runtime_alive() { return alive_word != nullptr && alive_word->load(std::memory_order_relaxed) != 0; }
+inline bool runtime_alive() {
+  return alive_word != nullptr && alive_word->load(std::memory_order_relaxed) != 0;
+}
 
 // The fiber to act for, or nullptr: foreign thread, scheduler context, native-only, or a child that forked raw.
 inline Fiber* fiber_here() {
@@ -170,16 +180,16 @@ void* worker_main(void* worker);
 void queue_bound(Fiber* f);  // the scheduler: asks for the thread that f will run on
 void* bound_main(void* worker);
 bool may_make_worker();  // below VTHR_MAX_WORKERS, and none is on its way
-bool make_worker();  // one more spare; false when the kernel refuses. Start, and the service thread
+bool make_worker();      // one more spare; false when the kernel refuses. Start, and the service thread
 // Asks the service thread, which shares the program's descriptors, for a worker or an admission scan. Any thread.
 constexpr uint32_t kServeWorker = 1, kServeAdmission = 2, kServeBind = 4;
 void ask_service(uint32_t what);
 
 // Hooks of upper layers, set before start.
 struct RuntimeHooks {
-  void (*deliver_signals)(Fiber* f) = nullptr;   // leave(): pending, unblocked signals exist
-  void (*fiber_ended)(Fiber* f) = nullptr;       // its life word says ended: wake joiners
-  void (*last_fiber_ended)() = nullptr;          // no fiber is left
+  void (*deliver_signals)(Fiber* f) = nullptr;  // leave(): pending, unblocked signals exist
+  void (*fiber_ended)(Fiber* f) = nullptr;      // its life word says ended: wake joiners
+  void (*last_fiber_ended)() = nullptr;         // no fiber is left
   int (*make_thread)(void* (*start)(void*), void* arg) = nullptr;  // real pthread_create, detached
 };
 extern RuntimeHooks hooks;

@@ -1,9 +1,9 @@
 #include "runtime/stack.h"
 
-#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <cstring>
 
 #include "runtime/base.h"
 #include "runtime/lock.h"
@@ -27,17 +27,17 @@ struct SlotClass {
   Lock lock;
   FreeSlot* free_list;
   size_t free_count;
-  char* fresh_low;   // not yet carved part of the newest arena
+  char* fresh_low;  // not yet carved part of the newest arena
   char* fresh_high;
 };
 
 namespace {
 
 constexpr size_t kArenaBytes = 512ull << 20, kMinSlots = 16, kMaxSlots = 1024;
-constexpr size_t kKeepHot = 256;       // free stacks of a class that keep their pages
-constexpr size_t kKeepBelowTop = 8192; // of the others, bytes next to the record that stay
+constexpr size_t kKeepHot = 256;        // free stacks of a class that keep their pages
+constexpr size_t kKeepBelowTop = 8192;  // of the others, bytes next to the record that stay
 
-constexpr size_t kLeastStack = 2048;   // below it nothing runs, not even a signal handler
+constexpr size_t kLeastStack = 2048;  // below it nothing runs, not even a signal handler
 
 size_t record_size;
 Lock classes_lock;
@@ -61,7 +61,9 @@ bool map_arena(SlotClass* c) {
   rlimit as{}, data{};
   getrlimit(RLIMIT_AS, &as);
   getrlimit(RLIMIT_DATA, &data);
-  if (one_by_one.load(std::memory_order_relaxed) || as.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY) n = 1;
+  if (one_by_one.load(std::memory_order_relaxed) || as.rlim_cur != RLIM_INFINITY ||
+      data.rlim_cur != RLIM_INFINITY)
+    n = 1;
   void* p = sys_map(n * c->slot_bytes);
   if (p == nullptr && n > 1) p = sys_map(c->slot_bytes), n = 1;
   if (p == nullptr) return false;
@@ -90,7 +92,8 @@ bool install_guard(char* low, size_t bytes) {
       return true;
     }
     // locked memory refuses it too, so it is tried again for the next slot unless it never worked
-    if (guard_by_madvise.load(std::memory_order_relaxed) < 0) guard_by_madvise.store(0, std::memory_order_relaxed);
+    if (guard_by_madvise.load(std::memory_order_relaxed) < 0)
+      guard_by_madvise.store(0, std::memory_order_relaxed);
   }
   return sys_call(SYS_mprotect, sys_arg(low), bytes, PROT_NONE) == 0;
 }
@@ -142,7 +145,8 @@ void stack_init(size_t record_bytes) {
 bool stack_take(size_t stack_bytes, size_t guard_bytes, Slot* slot) {
   stack_bytes = round_up(stack_bytes, kPage);
   guard_bytes = round_up(guard_bytes, kPage);
-  if (stack_bytes != 0 && stack_bytes < guard_bytes + record_size + tls_block_size() + kLeastStack) return false;
+  if (stack_bytes != 0 && stack_bytes < guard_bytes + record_size + tls_block_size() + kLeastStack)
+    return false;
   SlotClass* c = class_of(stack_bytes, guard_bytes);
   if (c == nullptr) return false;
   Locked hold(c->lock);
@@ -168,7 +172,8 @@ void stack_give(const Slot& slot) {
   SlotClass* c = slot.cls;
   if (c->free_count >= kKeepHot && c->stack_bytes != 0) {
     char* low = slot.low + c->guard_bytes;
-    char* high = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(slot.record) - kKeepBelowTop) & ~(kPage - 1));
+    char* high =
+        reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(slot.record) - kKeepBelowTop) & ~(kPage - 1));
     if (high > low) sys_call(SYS_madvise, sys_arg(low), high - low, MADV_DONTNEED);
   }
   auto* f = static_cast<FreeSlot*>(slot.record);
@@ -180,7 +185,8 @@ void stack_give(const Slot& slot) {
 
 StackStats stack_stats() {
   StackStats s{slots_made.load(std::memory_order_relaxed), 0};
-  for (SlotClass* c = classes.load(std::memory_order_acquire); c != nullptr; c = c->next) s.free_now += c->free_count;
+  for (SlotClass* c = classes.load(std::memory_order_acquire); c != nullptr; c = c->next)
+    s.free_now += c->free_count;
   return s;
 }
 

@@ -9,13 +9,13 @@ namespace vthr {
 struct SlotClass;
 
 struct Slot {
-  char* low = nullptr;      // lowest address, guard included
-  size_t stack_bytes = 0;   // guard included; 0: the program's own stack is used
+  char* low = nullptr;     // lowest address, guard included
+  size_t stack_bytes = 0;  // guard included; 0: the program's own stack is used
   size_t guard_bytes = 0;
-  void* record = nullptr;   // where the fiber's record is
+  void* record = nullptr;  // where the fiber's record is
   void* tls_block = nullptr;
   SlotClass* cls = nullptr;
-  bool fresh = false;       // memory is untouched: record and TLS must be made
+  bool fresh = false;  // memory is untouched: record and TLS must be made
 };
 
 // record_bytes: of the record above each stack. Start only.

@@ -12,7 +12,8 @@ uint64_t sys_set_sigmask(uint64_t mask) {
 }
 
 void* sys_map(uint64_t bytes) {
-  long r = sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  long r = sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                    -1, 0);
   return r < 0 && r > -4096 ? nullptr : reinterpret_cast<void*>(r);
 }
 

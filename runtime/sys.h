@@ -1,10 +1,10 @@
 // Raw system calls: results are the kernel's (-errno), no libc function, no errno, no cancellation point.
 // The runtime uses only these, so that it never meets its own hooks. Any thread, any context.
 #pragma once
-#include <cstdint>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <cstdint>
 
 namespace vthr {
 

@@ -1,13 +1,13 @@
 // sysmon: one thread that sees carriers whose fiber has not changed, hands them off (DESIGN D3), and records the pins.
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 #include "runtime/admission.h"
 #include "runtime/options.h"
@@ -22,11 +22,11 @@ int idle_carrier_count();
 namespace {
 
 constexpr int64_t kShortest = 20 * kMicro, kLongest = 10 * kMilli;
-constexpr int kPatience = 50;             // quiet rounds at the shortest interval before it doubles
-constexpr int kIdleRounds = 5;            // a server that is busy in bursts must not pay a futex wake for each of them
+constexpr int kPatience = 50;   // quiet rounds at the shortest interval before it doubles
+constexpr int kIdleRounds = 5;  // a server that is busy in bursts must not pay a futex wake for each of them
 constexpr int64_t kAfterSleep = kMilli;
 constexpr int64_t kHogAfter = 10 * kMilli;
-constexpr int64_t kAloneAfter = kMilli;   // a sleeping fiber loses its carrier then even if nobody waits yet
+constexpr int64_t kAloneAfter = kMilli;  // a sleeping fiber loses its carrier then even if nobody waits yet
 constexpr int64_t kStuckAfter = 100 * kMilli;
 constexpr int64_t kOngoingAfter = kSecond;
 constexpr int64_t kAlarmEvery = 10 * kSecond;
@@ -75,8 +75,8 @@ Sight look(Worker* w) {
   if (text[0] == 'r') return s;
   unsigned long long v[9];
   long nr = 0;
-  int got = sscanf(text, "%ld %llx %llx %llx %llx %llx %llx %llx %llx", &nr, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5],
-                   &v[6], &v[7]);
+  int got = sscanf(text, "%ld %llx %llx %llx %llx %llx %llx %llx %llx", &nr, &v[0], &v[1], &v[2], &v[3],
+                   &v[4], &v[5], &v[6], &v[7]);
   s.asleep = true;
   s.call = nr;
   if (got == 9) {
@@ -154,7 +154,8 @@ void capture(Worker* w, Fiber* f, const Sight& s) {
   r->pc = s.pc;
   copy_stack(r, s.sp, stack_top(f));
   Sight again = look(w);
-  r->has_stack = r->stack_bytes != 0 && again.asleep && again.sp == s.sp && again.pc == s.pc && again.slices == s.slices;
+  r->has_stack =
+      r->stack_bytes != 0 && again.asleep && again.sp == s.sp && again.pc == s.pc && again.slices == s.slices;
   if (!r->has_stack) count(counters.no_stack);
   w->watch.record = r;
 }
@@ -240,7 +241,8 @@ bool watch(Worker* w, uint32_t state, int64_t now) {
       k.handed_off = state == kRobbed;
     }
     k.pin_seen = now;
-    if (k.record == nullptr && options.pin != kPinOff && now - k.pin_from >= options.pin_threshold) capture(w, f, s);
+    if (k.record == nullptr && options.pin != kPinOff && now - k.pin_from >= options.pin_threshold)
+      capture(w, f, s);
     if (k.record != nullptr && !k.told && now - k.pin_from >= kOngoingAfter) {
       k.told = true;
       if (PinRecord* r = pin_copy(k.record)) {
@@ -264,7 +266,8 @@ bool watch(Worker* w, uint32_t state, int64_t now) {
     count(counters.hogs);
   }
   k.pin_seen = now;
-  if (k.record == nullptr && options.pin != kPinOff && now - k.pin_from >= options.pin_threshold) capture_hog(w, f);
+  if (k.record == nullptr && options.pin != kPinOff && now - k.pin_from >= options.pin_threshold)
+    capture_hog(w, f);
   if (c == nullptr || !waiting || !hand_off(w)) return false;
   k.handed_off = true;
   return true;
@@ -284,7 +287,8 @@ void more_workers(int64_t now) {
   if (worker_count() >= options.max_workers && (last_alarm == 0 || now - last_alarm >= kAlarmEvery)) {
     last_alarm = now;
     char line[160];
-    snprintf(line, sizeof line, "alarm all %d workers pinned, fibers are runnable and nothing moved for 100 ms; making more",
+    snprintf(line, sizeof line,
+             "alarm all %d workers pinned, fibers are runnable and nothing moved for 100 ms; making more",
              worker_count());
     alarm_post(line);
   }

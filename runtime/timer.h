@@ -9,9 +9,9 @@ namespace vthr {
 class TimerHeap;
 
 struct Timer {
-  int64_t when = kNever;             // CLOCK_MONOTONIC, ns
-  uint64_t ticket = 0;               // the wait it ends
-  uint32_t place = 0;                // index in the heap + 1; 0: not armed
+  int64_t when = kNever;                  // CLOCK_MONOTONIC, ns
+  uint64_t ticket = 0;                    // the wait it ends
+  uint32_t place = 0;                     // index in the heap + 1; 0: not armed
   std::atomic<TimerHeap*> home{nullptr};  // heap it was armed in last; written before the wait is published
 };
 

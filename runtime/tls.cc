@@ -1,8 +1,6 @@
 #include "runtime/tls.h"
 
 #include <asm/prctl.h>
-#include <cstdlib>
-#include <cstring>
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -10,6 +8,8 @@
 #include <locale.h>
 #include <netdb.h>
 #include <resolv.h>
+#include <cstdlib>
+#include <cstring>
 #undef p_type  // a macro of resolv.h
 #include <sys/auxv.h>
 #include <sys/rseq.h>
@@ -90,7 +90,9 @@ struct Segment {
 int find_segment(dl_phdr_info* info, size_t, void* arg) {
   auto* seg = static_cast<Segment*>(arg);
   auto* map = static_cast<link_map*>(seg->map);
-  if (info->dlpi_addr != map->l_addr || info->dlpi_name == nullptr || strcmp(info->dlpi_name, map->l_name) != 0) return 0;
+  if (info->dlpi_addr != map->l_addr || info->dlpi_name == nullptr ||
+      strcmp(info->dlpi_name, map->l_name) != 0)
+    return 0;
   for (int i = 0; i < info->dlpi_phnum; i++) {
     const auto& ph = info->dlpi_phdr[i];
     if (ph.p_type != PT_TLS) continue;
@@ -138,8 +140,7 @@ void rebuild_modules() {
     slots_seen_count++;
     auto offset = at<ptrdiff_t>(map, L.map_tls_offset);
     // 0: not yet in the static area; -1 and -2: forced dynamic / unknown (values of the loader)
-    if (offset <= 0 || module_count == kMaxModules || map == libc_map || map == own_map)
-      return;
+    if (offset <= 0 || module_count == kMaxModules || map == libc_map || map == own_map) return;
     Segment seg{map, nullptr, 0, 0};
     dl_iterate_phdr(find_segment, &seg);
     if (seg.bytes == 0) return;
@@ -186,7 +187,8 @@ bool tls_init(void* (*find)(const char* name), const char** why) {
       !field("_thread_db_dtv_slotinfo_list_next", &L.slotinfo_next) ||
       !field("_thread_db_dtv_slotinfo_list_slotinfo", &L.slotinfo_slots) ||
       !size("_thread_db_sizeof_dtv_slotinfo", &L.slotinfo_size) ||
-      !field("_thread_db_dtv_slotinfo_map", &L.slot_map) || !field("_thread_db_dtv_slotinfo_gen", &L.slot_gen) ||
+      !field("_thread_db_dtv_slotinfo_map", &L.slot_map) ||
+      !field("_thread_db_dtv_slotinfo_gen", &L.slot_gen) ||
       !field("_thread_db_link_map_l_tls_modid", &L.map_modid) ||
       !field("_thread_db_link_map_l_tls_offset", &L.map_tls_offset) ||
       !field("_thread_db_rtld_global__dl_stack_user", &user) ||
@@ -202,7 +204,8 @@ bool tls_init(void* (*find)(const char* name), const char** why) {
   auto* rseq_offset = static_cast<const ptrdiff_t*>(find("__rseq_offset"));
   auto* rseq_size = static_cast<const unsigned*>(find("__rseq_size"));
   if (rtld == nullptr || static_info == nullptr || dl_allocate_tls == nullptr || call_tls_dtors == nullptr ||
-      ctype_init == nullptr || L.keys == nullptr || resp == nullptr || rseq_offset == nullptr || rseq_size == nullptr)
+      ctype_init == nullptr || L.keys == nullptr || resp == nullptr || rseq_offset == nullptr ||
+      rseq_size == nullptr)
     return missing("_rtld_global, __pthread_keys, __resp or a GLIBC_PRIVATE function");
   L.rseq = *rseq_offset;
   L.rseq_registered = *rseq_size != 0;
@@ -233,9 +236,11 @@ void tls_measure_on_worker() {
   Dl_info info;
   link_map* map = nullptr;
   // errno lives in libc's own TLS; its module is the one that recycling leaves alone
-  if (dladdr1(reinterpret_cast<void*>(&dl_iterate_phdr), &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0)
+  if (dladdr1(reinterpret_cast<void*>(&dl_iterate_phdr), &info, reinterpret_cast<void**>(&map),
+              RTLD_DL_LINKMAP) != 0)
     libc_map = map;
-  if (dladdr1(reinterpret_cast<void*>(&tls_measure_on_worker), &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0)
+  if (dladdr1(reinterpret_cast<void*>(&tls_measure_on_worker), &info, reinterpret_cast<void**>(&map),
+              RTLD_DL_LINKMAP) != 0)
     own_map = map;
   rebuild_modules();
 }
@@ -267,7 +272,8 @@ void* tls_create(void* block, int tid) {
   Locked hold(list_lock);
   link->next = L.stack_user;
   link->prev = L.stack_user->prev;
-  std::atomic_thread_fence(std::memory_order_release);  // glibc walks forward; our node is whole before it is seen
+  std::atomic_thread_fence(
+      std::memory_order_release);  // glibc walks forward; our node is whole before it is seen
   link->prev->next = link;
   L.stack_user->prev = link;
   return tcb;

@@ -9,8 +9,8 @@ enum class Reason : uint8_t {
 #include "runtime/wait_reasons.def"
 #undef WAIT_REASON
 };
-const char* reason_name(Reason r);          // "mutex", ...; any thread
-bool reason_is_own_request(Reason r);       // keeps its admission slot; any thread
+const char* reason_name(Reason r);     // "mutex", ...; any thread
+bool reason_is_own_request(Reason r);  // keeps its admission slot; any thread
 
 // How a wait ended.
 enum class Wake : uint8_t {
@@ -34,7 +34,17 @@ enum class Wake : uint8_t {
 template <class A = RealAtomics>
 class WaitWordT {
  public:
-  enum State : uint64_t { idle, waiting, waiting_deaf, requesting, nudged, woken, timed_out, interrupted, cancelled };
+  enum State : uint64_t {
+    idle,
+    waiting,
+    waiting_deaf,
+    requesting,
+    nudged,
+    woken,
+    timed_out,
+    interrupted,
+    cancelled
+  };
 
   // deaf: neither signal nor cancel may end it (mutexes). Returns the ticket that wakers compare.
   uint64_t begin(State kind) {
@@ -51,8 +61,8 @@ class WaitWordT {
   bool end_request(uint64_t ticket) {
     if (end(ticket, woken)) return true;
     uint64_t w = (ticket & ~kMask) | nudged;
-    return word_.compare_exchange_strong(w, (ticket & ~kMask) | woken | kNudgedMark, std::memory_order_acq_rel,
-                                         std::memory_order_relaxed);
+    return word_.compare_exchange_strong(w, (ticket & ~kMask) | woken | kNudgedMark,
+                                         std::memory_order_acq_rel, std::memory_order_relaxed);
   }
   bool is_request(uint64_t ticket) const {  // that operation is still under way
     uint64_t w = load();

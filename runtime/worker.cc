@@ -1,8 +1,8 @@
 // The loop of a worker: take a carrier, run its fibers, submit and reap once a round, look elsewhere, sleep in the ring.
-#include <cerrno>
-#include <cstdio>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <cerrno>
+#include <cstdio>
 
 #include "runtime/admission.h"
 #include "runtime/op.h"
@@ -23,8 +23,10 @@ void stop_spinning();
 
 namespace {
 
-constexpr uint64_t kGlobalEvery = 61;  // rounds after which the global queue goes first, so that it cannot starve
-constexpr uint64_t kPollEvery = 32;    // fibers run between two looks at the engine while the run queue is never empty
+constexpr uint64_t kGlobalEvery =
+    61;  // rounds after which the global queue goes first, so that it cannot starve
+constexpr uint64_t kPollEvery =
+    32;  // fibers run between two looks at the engine while the run queue is never empty
 
 uint64_t voluntary_switches() {
   rusage u{};
@@ -116,7 +118,8 @@ Fiber* after_switch(Worker* w, Fiber* f) {
 // Adds the slice that ends now. One that began before the accounting did starts where the first query marked it.
 void end_slice(Worker* w, Fiber* f) {
   uint64_t start = w->slice_start.exchange(0, std::memory_order_relaxed);
-  if (start != 0) f->cpu_ns.fetch_add(cpu_time_of(CLOCK_THREAD_CPUTIME_ID) - start, std::memory_order_relaxed);
+  if (start != 0)
+    f->cpu_ns.fetch_add(cpu_time_of(CLOCK_THREAD_CPUTIME_ID) - start, std::memory_order_relaxed);
 }
 
 // Runs f until it parks or ends; false when the carrier was taken away meanwhile.
@@ -129,8 +132,7 @@ bool run(Worker* w, Fiber* f) {
     if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed)))
       w->slice_start.store(cpu_time_of(CLOCK_THREAD_CPUTIME_ID), std::memory_order_relaxed);
     context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
-    if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed)))
-      end_slice(w, f);
+    if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed))) end_slice(w, f);
     w->running.store(nullptr, std::memory_order_relaxed);
     if (VTHR_UNLIKELY(w->after == Worker::kRequeue)) {
       w->carrier = nullptr;
@@ -239,7 +241,8 @@ void* bound_main(void* arg) {
   w->tid = sys_gettid();
   tls_unregister_rseq();
   tls_bind(f->tcb, w->tid);
-  w->state.store(kRobbed, std::memory_order_release);  // as one whose carrier was taken: enter() queues the fiber
+  w->state.store(kRobbed,
+                 std::memory_order_release);  // as one whose carrier was taken: enter() queues the fiber
   f->worker.store(w, std::memory_order_relaxed);
   context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
   w->running.store(nullptr, std::memory_order_relaxed);
@@ -259,7 +262,8 @@ uint64_t fiber_cpu_time(Fiber* f) {
   uint64_t sum = f->cpu_ns.load(std::memory_order_relaxed);
   Worker* w = f->worker.load(std::memory_order_relaxed);
   if (w == nullptr || w->running.load(std::memory_order_relaxed) != f || w->tid == 0) return sum;
-  uint64_t start = w->bound ? 0 : w->slice_start.load(std::memory_order_relaxed), now = cpu_time_of(cpu_clock_of(w->tid));
+  uint64_t start = w->bound ? 0 : w->slice_start.load(std::memory_order_relaxed),
+           now = cpu_time_of(cpu_clock_of(w->tid));
   return !w->bound && start == 0 ? sum : sum + (now > start ? now - start : 0);
 }
 
@@ -279,7 +283,8 @@ void leave(Fiber* f) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   f->in_runtime.store(0, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (VTHR_UNLIKELY((f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0))
+  if (VTHR_UNLIKELY(
+          (f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0))
     hooks.deliver_signals(f);
 }
 

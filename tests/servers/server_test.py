@@ -87,6 +87,10 @@ def _end_children():
         shutil.rmtree(vthr_test._scratch, ignore_errors=True)
 
 
+def findings():
+    return vthr_test._findings
+
+
 def descendants(pid):
     found = []
     try:

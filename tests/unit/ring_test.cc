@@ -8,6 +8,8 @@
 
 #include "tests/unit/ring_fixture.h"
 
+#include <vector>
+
 namespace vthr {
 
 namespace {
@@ -236,6 +238,28 @@ TEST_F(Ring, ItsDescriptorsAreHighAndHidden) {
   close(low);
   another->abandon();
   EXPECT_EQ(open_fds(), before);
+}
+
+TEST_F(Ring, ItsDescriptorsGiveWay) {
+  std::vector<int> numbers;
+  for (int fd = fd_next_own(0); fd >= 0; fd = fd_next_own(fd + 1)) numbers.push_back(fd);
+  ASSERT_GE(numbers.size(), 2u) << "a ring and a bell";
+  EXPECT_LT(numbers.back(), 1008) << "a larger table of descriptors is seen by select()";
+  EXPECT_TRUE(fd_make_room(pipe_[0])) << "not ours: nothing to do";
+  for (int fd : numbers) {
+    ASSERT_TRUE(fd_make_room(fd));
+    EXPECT_FALSE(fd_is_ours(fd));
+    EXPECT_EQ(dup2(pipe_[1], fd), fd);
+  }
+  EXPECT_EQ(fd_next_own(-1) < 0, false);
+  Op op;
+  ring->queue(nop(), &op);
+  EXPECT_TRUE(done(op)) << "the ring goes on under its new number";
+  ring->ring_bell();
+  int64_t begun = now_ns();
+  ring->sleep(begun + 5 * kSecond);
+  EXPECT_LT(now_ns() - begun, 4 * kSecond) << "so does its bell";
+  for (int fd : numbers) close(fd);
 }
 
 }  // namespace
