@@ -43,7 +43,7 @@ uint32_t fd_generation(int fd) {
 }
 
 FdKind fd_kind(int fd) {
-  struct stat st;
+  struct stat st {};
   FdKind k = FdKind::unknown;
   if (sys_call(SYS_fstat, fd, sys_arg(&st)) == 0) {
     k = S_ISSOCK(st.st_mode)                                                ? FdKind::socket
@@ -90,7 +90,7 @@ void blocking_scan_inherited() {
     unsigned char type;
     char name[];
   };
-  alignas(8) char buffer[2048];
+  alignas(8) char buffer[2048] = {};
   for (;;) {
     long n = sys_call(SYS_getdents64, dir, sys_arg(buffer), sizeof buffer);
     if (n <= 0) break;

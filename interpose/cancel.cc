@@ -6,8 +6,6 @@
 #include "interpose/enter.h"
 #include "interpose/thread.h"
 
-extern "C" void pthread_testcancel();
-
 namespace vthr {
 
 void cancel_here() {

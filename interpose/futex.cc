@@ -236,8 +236,24 @@ long by_name(Fiber* self, bool* other, long nr, long a, long b, long c, long d, 
     case SYS_semtimedop:
       return semtimedop(i(a), ptr<sembuf>(b), n(c), ptr<timespec>(d));
     case SYS_rt_sigtimedwait:
-      if (d == 8) return libc_result(native_sigtimedwait(self, ptr<void>(a), ptr<void>(b), ptr<timespec>(c)));
+      if (d == 8)
+        return libc_result(wait_for_signal(self, ptr<void>(a), ptr<siginfo_t>(b), ptr<timespec>(c)));
       break;
+    case SYS_rt_sigsuspend:
+      if (b == 8) return libc_result(suspend_fiber(self, ptr<void>(a)));
+      break;
+    case SYS_pause:
+      return pause();
+    case SYS_sigaltstack:
+      return libc_result(altstack_fiber(self, ptr<void>(a), ptr<void>(b)));
+    case SYS_rt_sigpending:
+      if (b == 8) {
+        *ptr<uint64_t>(a) = pending_of(self);
+        return 0;
+      }
+      break;
+    case SYS_kill:
+      return kill(i(a), i(b));
     case SYS_io_getevents:
     case SYS_io_pgetevents:
       return libc_result(native_io_getevents(self, nr, a, b, c, d, e, f));

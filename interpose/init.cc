@@ -31,6 +31,7 @@ std::atomic<Phase> phase{Phase::loaded};
 Lock start_lock;
 const char* native_why;  // decided in the constructor: never fibers
 bool is_second_copy;
+bool sanitized;  // a sanitizer is part of the program
 int own_pid;
 
 bool has_go_note() {
@@ -63,9 +64,7 @@ int make_real_thread(void* (*start)(void*), void* arg) {
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attr, 256 << 10);
   // no signal of the program may reach a thread of ours, not even in its first instant
-  uint64_t old =
-      sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid) | sig_bit(SIGSEGV) | sig_bit(SIGBUS) |
-                        sig_bit(SIGFPE) | sig_bit(SIGILL) | sig_bit(SIGTRAP) | sig_bit(SIGSYS)));
+  uint64_t old = sys_set_sigmask(kWorkerMask);
   pthread_t id;
   int err = REAL(pthread_create)(&id, &attr, start, arg);
   sys_set_sigmask(old);
@@ -78,11 +77,12 @@ void after_fork_in_child() {
   bool in_fiber = f != nullptr && sched_running();
   own_pid = static_cast<int>(sys_call(SYS_getpid));
   if (in_fiber) {
-    sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
+    if (!f->bound) sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
     fiber_after_fork_in_child(f);
   }
   start_lock.reset();
   parking_after_fork();
+  signals_after_fork();
   if (sched_running()) {
     sched_after_fork();
     phase.store(Phase::loaded, std::memory_order_relaxed);
@@ -107,12 +107,17 @@ bool start_slow() {
   if (p == Phase::native || p == Phase::starting) return false;
   if (current != nullptr) current = nullptr;  // a child that forked without our handler
   phase.store(Phase::starting, std::memory_order_relaxed);
+  if (sanitized) {
+    options_parse(environ);
+    diag_init();
+  }
   const char* why = reason_to_decline();
   bool strangers = false;
   if (why == nullptr) {
     hooks.deliver_signals = deliver_signals;
     hooks.fiber_ended = [](Fiber* f) { unpark_all(&f->life); };
     hooks.last_fiber_ended = last_fiber_ended;
+    hooks.fiber_bound = signals_fiber_bound;
     hooks.make_thread = make_real_thread;
     blocking_scan_inherited();
     strangers = __libc_single_threaded == 0;  // real threads that may sleep in glibc's own locks
@@ -120,7 +125,7 @@ bool start_slow() {
   }
   if (why == nullptr) {
     locks_take_over(strangers);
-    signals_wrap_handlers();
+    signals_start();
   }
   if (options.disable == 0) diag_started(why);
   phase.store(why == nullptr ? Phase::fibers : Phase::native, std::memory_order_release);
@@ -149,6 +154,9 @@ VTHR_EXPORT const char* vthr_version() { return VTHR_VERSION; }
 __attribute__((constructor)) static void construct(int, char**, char** envp) {
   own_pid = static_cast<int>(sys_call(SYS_getpid));
   real_init();
+  native_why = linked_sanitizer();
+  sanitized = native_why != nullptr;
+  if (sanitized) return;  // its interceptors are not ready this early: the rest comes with our one line
   options_parse(envp);
   is_second_copy = real_find_default("vthr_version") != reinterpret_cast<void*>(&vthr_version);
   static char why[128];
@@ -159,7 +167,7 @@ __attribute__((constructor)) static void construct(int, char**, char** envp) {
   }
   if (options.disable != 0 || native_why != nullptr || is_second_copy) locks_stay_native();
   diag_init();
-  at_quick_exit(process_ends);  // the first to be registered is the last to run
+  static_cast<void>(at_quick_exit(process_ends));  // the first to be registered is the last to run
   pthread_atfork(diag_before_fork, diag_after_fork_in_parent, after_fork_in_child);
 }
 

@@ -44,63 +44,6 @@ class Limit {
   timespec left_{};
 };
 
-// --- signals -------------------------------------------------------------------------------------------
-
-constexpr uint64_t kNotWaitedFor =
-    1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) | 1ull << (kSigSetxid - 1);
-
-// A signal of the set that was sent to this fiber; 0: none.
-int take_pending(Fiber* f, uint64_t set, siginfo_t* info) {
-  for (;;) {
-    uint64_t due = f->pending.load(std::memory_order_seq_cst) & set;
-    if (due == 0) return 0;
-    int sig = __builtin_ctzll(due) + 1;
-    if ((f->pending.fetch_and(~sig_bit(sig), std::memory_order_acq_rel) & sig_bit(sig)) == 0) continue;
-    memset(info, 0, sizeof *info);
-    info->si_signo = sig;
-    info->si_code = SI_TKILL;
-    info->si_pid = getpid();
-    info->si_uid = getuid();
-    return sig;
-  }
-}
-
-// Signals of the process come from the kernel, those of this fiber from its pending word. Who sends the fiber one that
-// it does not block tells its worker by signal 32, which is waited for too; so for the length of the wait the fiber
-// unblocks the set, and no handler may run.
-long wait_for_signal(Fiber* f, const uint64_t* program_set, siginfo_t* info, const timespec* asked) {
-  if (!readable(program_set)) return -EFAULT;
-  uint64_t set = *program_set & ~kNotWaitedFor, with_ours = set | sig_bit(kSigRuntime);
-  uint32_t taken = handlers_run(f);
-  Limit limit(asked);
-  siginfo_t got;
-  for (;;) {
-    uint64_t mask = f->sigmask.load(std::memory_order_relaxed), worker_mask = 0;
-    uint64_t only_ours = sig_bit(kSigRuntime);
-    sys_call(SYS_rt_sigprocmask, SIG_BLOCK, sys_arg(&only_ours), sys_arg(&worker_mask), 8);
-    f->sigmask.store(mask & ~set, std::memory_order_seq_cst);
-    long r = take_pending(f, set, &got);
-    if (r == 0 && (f->pending.load(std::memory_order_seq_cst) & ~mask & ~set) != 0) r = -EINTR;
-    if (r == 0) {
-      NativeCall native(f, "rt_sigtimedwait");
-      r = sys_call(SYS_rt_sigtimedwait, sys_arg(&with_ours), sys_arg(&got), sys_arg(limit.next()), 8);
-    }
-    f->sigmask.store(mask, std::memory_order_seq_cst);
-    sys_set_sigmask(worker_mask);
-    if (r == kSigRuntime) r = -EINTR;
-    if (r == -EAGAIN || r == -EINTR) {
-      int sent = take_pending(f, set, &got);
-      if (sent != 0) r = sent;
-    }
-    if ((f->pending.load(std::memory_order_seq_cst) & ~mask) != 0) deliver_signals(f);
-    if (r == -EINTR && handlers_run(f) == taken) continue;
-    if (r > 0 && info != nullptr) *info = got;
-    return r;
-  }
-}
-
-const uint64_t* kernel_set(const sigset_t* set) { return reinterpret_cast<const uint64_t*>(set); }
-
 // --- transfers -----------------------------------------------------------------------------------------
 
 // Everything, or up to the end of the source or an error. step(n) transfers up to n bytes.
@@ -139,10 +82,6 @@ long native_io_getevents(Fiber* f, long nr, long context, long least, long most,
                      [&] { return sys_call(nr, context, least, most, events, sys_arg(limit.next()), set); });
 }
 
-long native_sigtimedwait(Fiber* f, const void* set, void* info, const timespec* limit) {
-  return wait_for_signal(f, static_cast<const uint64_t*>(set), static_cast<siginfo_t*>(info), limit);
-}
-
 }  // namespace vthr
 
 using namespace vthr;
@@ -161,28 +100,6 @@ VTHR_EXPORT int semtimedop(int id, sembuf* ops, size_t n, const timespec* timeou
   return static_cast<int>(libc_result(native_call(f, "semtimedop", [&] {
     return sys_call(SYS_semtimedop, id, sys_arg(ops), static_cast<long>(n), sys_arg(limit.next()));
   })));
-}
-
-VTHR_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const timespec* timeout) {
-  Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(sigtimedwait)(set, info, timeout);
-  long r = wait_for_signal(f, kernel_set(set), info, timeout);
-  if (r > 0 && info != nullptr && info->si_code == SI_TKILL) info->si_code = SI_USER;  // as libc
-  return static_cast<int>(libc_result(r));
-}
-
-VTHR_EXPORT int sigwaitinfo(const sigset_t* set, siginfo_t* info) { return sigtimedwait(set, info, nullptr); }
-
-VTHR_EXPORT int sigwait(const sigset_t* set, int* sig) {
-  Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(sigwait)(set, sig);
-  long r;
-  do {
-    r = wait_for_signal(f, kernel_set(set), nullptr, nullptr);
-  } while (r == -EINTR);
-  if (r < 0) return static_cast<int>(-r);
-  *sig = static_cast<int>(r);
-  return 0;
 }
 
 VTHR_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t n) noexcept {

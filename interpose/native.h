@@ -5,7 +5,6 @@
 namespace vthr {
 
 struct Fiber;
-long native_sigtimedwait(Fiber* f, const void* set, void* info, const timespec* limit);
 // nr: SYS_io_getevents or SYS_io_pgetevents
 long native_io_getevents(Fiber* f, long nr, long context, long least, long most, long events, long timeout,
                          long set);

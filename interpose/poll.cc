@@ -27,8 +27,6 @@ namespace {
 
 constexpr uint32_t kFew = 32;     // more requests than these live in a mapping: stacks may have 16 KiB
 constexpr size_t kFewWords = 16;  // an fd_set
-constexpr uint64_t kUnblockable =
-    1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 1ull << (kSigRuntime - 1) | 1ull << (kSigSetxid - 1);
 
 void deliver_due(Fiber* f) {
   if ((f->pending.load(std::memory_order_seq_cst) & ~f->sigmask.load(std::memory_order_relaxed)) != 0)
@@ -146,12 +144,13 @@ class MaskedWait {
     if (!masked_) return;
     uint64_t want = 0;
     memcpy(&want, mask, sizeof want);
-    old_ = f->sigmask.exchange(want & ~kUnblockable, std::memory_order_seq_cst);
+    old_ = f->sigmask.load(std::memory_order_relaxed);
+    set_sigmask(f, want);
     deliver_due(f);
   }
   ~MaskedWait() {
     if (!masked_) return;
-    fiber_->sigmask.store(old_, std::memory_order_seq_cst);
+    set_sigmask(fiber_, old_);
     deliver_due(fiber_);
   }
   MaskedWait(const MaskedWait&) = delete;

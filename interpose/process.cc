@@ -1,4 +1,5 @@
-// Processes (DESIGN D10): fork and its relatives, exec, credentials, and the ways to end.
+// Processes (DESIGN D10): the relatives of fork, exec, credentials, and the ways to end. fork itself needs no hook: the
+// handlers of pthread_atfork in init.cc do it all.
 #include <grp.h>
 #include <spawn.h>
 #include <unistd.h>
@@ -7,8 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "interpose/enter.h"
-#include "interpose/thread.h"
+#include "interpose/signal.h"
 
 namespace vthr {
 
@@ -39,17 +39,28 @@ class AsThread {
 };
 
 // set*id: glibc marks each listed thread and waits for THREAD_SELF of each to be unmarked: that must be the worker.
+// The call is in a function of its own, which looks up where errno is: compilers take that for a constant of a function.
 template <class F>
-VTHR_NOINLINE long with_worker_tcb(Fiber* f, F call) {
-  f->in_runtime.store(1, std::memory_order_relaxed);
-  Worker* w = f->worker.load(std::memory_order_relaxed);
-  tls_set_fs(w->tcb);
+__attribute__((noinline, noclone)) long result_of(F call) {
   long r = call();
-  int err = errno;
+  return r < 0 ? -errno : r;
+}
+template <class F>
+__attribute__((noinline, noclone)) long as_worker(Fiber* f, F call) {
+  f->in_runtime.store(1, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  tls_set_fs(f->worker.load(std::memory_order_relaxed)->tcb);
+  long r = result_of(call);
   tls_set_fs(f->tcb);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   f->in_runtime.store(0, std::memory_order_relaxed);
-  if (r < 0) errno = err;
   return r;
+}
+template <class F>
+int with_worker_tcb(Fiber* f, F call) {
+  long r = as_worker(f, call);
+  deliver_due(f);
+  return static_cast<int>(libc_result(r));
 }
 
 }  // namespace
@@ -58,11 +69,11 @@ VTHR_NOINLINE long with_worker_tcb(Fiber* f, F call) {
 
 using namespace vthr;
 
-#define CREDENTIAL_CALL(name, params, args)                                                 \
-  VTHR_EXPORT int name params noexcept {                                                    \
-    Fiber* f = fiber_here();                                                                \
-    if (f == nullptr) return REAL(name) args;                                               \
-    return static_cast<int>(with_worker_tcb(f, [&]() -> long { return REAL(name) args; })); \
+#define CREDENTIAL_CALL(name, params, args)                               \
+  VTHR_EXPORT int name params noexcept {                                  \
+    Fiber* f = fiber_here();                                              \
+    if (f == nullptr) return REAL(name) args;                             \
+    return with_worker_tcb(f, [&]() -> long { return REAL(name) args; }); \
   }
 
 CREDENTIAL_CALL(setuid, (uid_t a), (a))
@@ -78,31 +89,17 @@ CREDENTIAL_CALL(setgroups, (size_t n, const gid_t* list), (n, list))
 VTHR_EXPORT int initgroups(const char* user, gid_t group) {
   Fiber* f = fiber_here();
   if (f == nullptr) return REAL(initgroups)(user, group);
-  return static_cast<int>(with_worker_tcb(f, [&]() -> long { return REAL(initgroups)(user, group); }));
-}
-
-// The handlers of pthread_atfork do the rest; here only the mask that the child inherits.
-VTHR_EXPORT pid_t fork() noexcept {
-  Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(fork)();
-  uint64_t all = sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
-  pid_t pid = REAL(fork)();
-  if (pid != 0) {
-    int saved = errno;
-    sys_set_sigmask(all);
-    errno = saved;
-  }
-  return pid;
+  return with_worker_tcb(f, [&]() -> long { return REAL(initgroups)(user, group); });
 }
 
 VTHR_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                            const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) noexcept {
+                            const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
   AsThread as(fiber_here());
   return REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
 }
 
 VTHR_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) noexcept {
+                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
   AsThread as(fiber_here());
   return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
 }

@@ -1,4 +1,6 @@
-// Signals of fibers (DESIGN D12): masks and pending sets in user space, delivery on the fiber's own stack.
+// Signals of fibers (DESIGN D12): masks in user space, delivery on the fiber's own stack, or its alternate one.
+#include "interpose/signal.h"
+
 #include <pthread.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -6,68 +8,104 @@
 #include <csignal>
 #include <cstring>
 
-#include "interpose/enter.h"
-#include "interpose/thread.h"
+extern "C" int tgkill(pid_t process, pid_t thread, int sig) noexcept;
 
 namespace vthr {
 
 namespace {
 
-// The kernel's struct sigaction.
-struct KernelAction {
-  void* handler;
-  unsigned long flags;
-  void* restorer;
-  uint64_t mask;
-};
 constexpr unsigned long kSaRestorer = 0x04000000;
-
-bool get_action(int sig, KernelAction* a) { return sys_call(SYS_rt_sigaction, sig, 0, sys_arg(a), 8) == 0; }
-
-bool ignored_by_default(int sig) {
-  return sig == SIGCHLD || sig == SIGURG || sig == SIGWINCH || sig == SIGCONT;
-}
-
-// Synchronous ones stay with the kernel: they are never blocked on a worker.
-constexpr uint64_t kSynchronous = 1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGFPE - 1) |
-                                  1ull << (SIGILL - 1) | 1ull << (SIGTRAP - 1) | 1ull << (SIGSYS - 1);
 
 // The default action, for real: the kernel ends, stops or dumps the process.
 void default_action(int sig) {
-  uint64_t old = sys_set_sigmask(0);
-  uint64_t only = ~sig_bit(sig);
-  sys_set_sigmask(only);
+  uint64_t old = sys_set_sigmask(~sig_bit(sig));
   sys_call(SYS_tgkill, sys_call(SYS_getpid), sys_gettid(), sig);
   sys_set_sigmask(old);
 }
 
-void run_handler(Fiber* f, int sig, const KernelAction& a) {
-  uint64_t old = f->sigmask.load(std::memory_order_relaxed);
-  uint64_t during = old | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : sig_bit(sig));
-  f->sigmask.store(during & ~(sig_bit(SIGKILL) | sig_bit(SIGSTOP)), std::memory_order_relaxed);
+// One call of a handler.
+struct Call {
+  void* handler;
+  bool with_info;
+  int sig;
+  siginfo_t* info;
+  ucontext_t* context;
+};
+
+void call_handler(void* arg) {
+  auto* c = static_cast<Call*>(arg);
+  if (c->with_info) {
+    reinterpret_cast<void (*)(int, siginfo_t*, void*)>(c->handler)(c->sig, c->info, c->context);
+  } else {
+    reinterpret_cast<void (*)(int)>(c->handler)(c->sig);
+  }
+}
+
+// *mask: what the handler sees as the mask that it returns to, and may change.
+void invoke(Call* call, void* top, uint64_t* mask) {
+  ucontext_t* context = call->context;
+  uint64_t kernel_mask = 0;
+  if (context != nullptr) {
+    memcpy(&kernel_mask, &context->uc_sigmask, sizeof kernel_mask);
+    memcpy(&context->uc_sigmask, mask, sizeof *mask);
+  }
+  if (top != nullptr) {
+    vthr_call_on_stack(call_handler, call, top);
+  } else {
+    call_handler(call);
+  }
+  if (context != nullptr) {
+    memcpy(mask, &context->uc_sigmask, sizeof *mask);
+    memcpy(&context->uc_sigmask, &kernel_mask, sizeof kernel_mask);
+  }
+}
+
+// The kernel interrupted nothing: the fiber called, or waited in, one of our functions.
+VTHR_NOINLINE void invoke_with_own_context(Call* call, void* top, uint64_t* mask) {
+  ucontext_t own;
+  getcontext(&own);
+  call->context = &own;  // cppcheck-suppress autoVariables
+  invoke(call, top, mask);
+}
+
+// `context`: what the kernel interrupted for this, or nullptr. The handler may leave by siglongjmp and never return here.
+void run_handler(Fiber* f, int sig, const KernelAction& a, siginfo_t* info, ucontext_t* context) {
+  uint64_t mask = f->sigmask.load(std::memory_order_relaxed);
+  f->sigmask.store((mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : sig_bit(sig))) & ~kUnblockable,
+                   std::memory_order_seq_cst);
+  signals_give_back(f);
   if ((a.flags & SA_RESETHAND) != 0) {
     KernelAction reset = a;
     reset.handler = nullptr;
     sys_call(SYS_rt_sigaction, sig, sys_arg(&reset), 0, 8);
   }
   f->signals_taken.fetch_add(1, std::memory_order_relaxed);
-  if ((a.flags & SA_RESTART) == 0) f->no_restart = true;
   int saved_errno = errno;
-  if ((a.flags & SA_SIGINFO) != 0) {
-    siginfo_t info{};
-    info.si_signo = sig;
-    info.si_code = SI_TKILL;
-    info.si_pid = getpid();
-    info.si_uid = getuid();
-    ucontext_t uc;
-    getcontext(&uc);
-    memcpy(&uc.uc_sigmask, &old, sizeof old);
-    reinterpret_cast<void (*)(int, siginfo_t*, void*)>(a.handler)(sig, &info, &uc);
+  bool no_restart = f->no_restart;
+  Call call{a.handler, (a.flags & SA_SIGINFO) != 0, sig, info, context};
+  void* top = alternate_stack_for(f, a);
+  if (call.with_info && context == nullptr) {
+    invoke_with_own_context(&call, top, &mask);
   } else {
-    reinterpret_cast<void (*)(int)>(a.handler)(sig);
+    invoke(&call, top, &mask);
   }
+  f->no_restart = no_restart || (a.flags & SA_RESTART) == 0;  // hooks that the handler called have reset it
   errno = saved_errno;
-  f->sigmask.store(old, std::memory_order_relaxed);
+  set_sigmask(f, mask);
+}
+
+void deliver(Fiber* f, ucontext_t* context) {
+  siginfo_t info;
+  while (int sig = signal_take(f, ~f->sigmask.load(std::memory_order_relaxed), &info)) {
+    KernelAction a{};
+    get_action(sig, &a);
+    if (discards(a, sig)) continue;
+    if (a.handler == SIG_DFL) {
+      default_action(sig);
+    } else {
+      run_handler(f, sig, a, &info, context);
+    }
+  }
 }
 
 KernelAction old_runtime, old_setxid;
@@ -97,9 +135,8 @@ void on_runtime_signal(int sig, siginfo_t* info, void* context) {
   }
   if (ours && what == kAskDeliver) {
     // Inside the runtime, or on another fiber by now: it stays pending for the next leave().
-    if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0 &&
-        (f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0)
-      deliver_signals(f);
+    if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0 && due_signals(f) != 0)
+      deliver(f, static_cast<ucontext_t*>(context));
     return;
   }
   if (void* h = real_handler_of(old_runtime))
@@ -118,7 +155,7 @@ VTHR_NOINLINE void on_setxid(int sig, siginfo_t* info, void* context) {
   if (w != nullptr) tls_set_fs(fiber_tcb);
 }
 
-void wrap(int sig, void (*handler)(int, siginfo_t*, void*), KernelAction* old) {
+void wrap(int sig, void (*handler)(int, siginfo_t*, void*), KernelAction* old, unsigned long flags) {
   KernelAction have{};
   get_action(sig, &have);
   if (have.handler == reinterpret_cast<void*>(handler)) return;
@@ -127,25 +164,33 @@ void wrap(int sig, void (*handler)(int, siginfo_t*, void*), KernelAction* old) {
   get_action(kSigSetxid, &setxid);  // glibc has installed it by the first pthread_create: its restorer serves
   KernelAction mine{};
   mine.handler = reinterpret_cast<void*>(handler);
-  mine.flags = SA_SIGINFO | SA_RESTART | kSaRestorer;
+  mine.flags = SA_SIGINFO | SA_RESTART | kSaRestorer | flags;
   mine.restorer = setxid.restorer;
   mine.mask = 0;
   sys_call(SYS_rt_sigaction, sig, sys_arg(&mine), 0, 8);
 }
 
-// A signal for f is pending and not blocked: make f notice.
-void notify(Fiber* f) {
-  interrupt_wait(f, false);
-  if (f == current) return;
-  Worker* w = f->worker.load(std::memory_order_relaxed);
-  if (w != nullptr && w->running.load(std::memory_order_relaxed) == f) signal_worker(w, kAskDeliver);
-}
-
 }  // namespace
 
+bool discards(const KernelAction& a, int sig) {
+  if (a.handler == SIG_IGN) return true;
+  return a.handler == SIG_DFL && (sig == SIGCHLD || sig == SIGURG || sig == SIGWINCH || sig == SIGCONT);
+}
+
 void signals_wrap_handlers() {
-  wrap(kSigSetxid, on_setxid, &old_setxid);
-  wrap(kSigRuntime, on_runtime_signal, &old_runtime);
+  wrap(kSigSetxid, on_setxid, &old_setxid, 0);
+  // A handler of the program that runs inside ours may park: the worker must not be left deaf to signal 32.
+  wrap(kSigRuntime, on_runtime_signal, &old_runtime, SA_NODEFER);
+}
+
+void signals_start() {
+  signals_wrap_handlers();
+  signal_thread_start();
+}
+
+void signals_after_fork() {
+  signal_records_after_fork();
+  signal_thread_after_fork();
 }
 
 uint64_t inherited_sigmask() {
@@ -156,38 +201,39 @@ uint64_t inherited_sigmask() {
   return mask;
 }
 
-void deliver_signals(Fiber* f) {
-  for (;;) {
-    uint64_t due = f->pending.load(std::memory_order_acquire) & ~f->sigmask.load(std::memory_order_relaxed);
-    if (due == 0) return;
-    int sig = __builtin_ctzll(due) + 1;
-    if ((f->pending.fetch_and(~sig_bit(sig), std::memory_order_acq_rel) & sig_bit(sig)) == 0) continue;
-    KernelAction a{};
-    get_action(sig, &a);
-    if (a.handler == SIG_IGN) continue;
-    if (a.handler == SIG_DFL) {
-      if (!ignored_by_default(sig)) default_action(sig);
-      continue;
-    }
-    run_handler(f, sig, a);
-  }
+void set_sigmask(Fiber* f, uint64_t mask) {
+  mask &= ~kUnblockable;
+  f->sigmask.store(mask, std::memory_order_seq_cst);
+  signals_want(~mask);
+  signals_give_back(f);
 }
 
-int kill_fiber(Fiber* f, int sig) {
-  if (sig < 0 || sig > 64 || sig == kSigRuntime || sig == kSigSetxid) return EINVAL;
+void deliver_signals(Fiber* f) { deliver(f, nullptr); }
+
+void notify(Fiber* f) {
+  interrupt_wait(f, false);
+  if (f == current) return;
+  Worker* w = f->worker.load(std::memory_order_relaxed);
+  if (w != nullptr && w->running.load(std::memory_order_relaxed) == f) signal_worker(w, kAskDeliver);
+}
+
+int kill_fiber(Fiber* f, int sig, const siginfo_t* info) {
+  if (sig < 0 || sig > kSignals || sig == kSigRuntime || sig == kSigSetxid) return EINVAL;
   uint32_t life = f->life.load(std::memory_order_acquire);
   if (sig == 0 || life == kEnded || life == kFree) return 0;
+  bool blocked = (f->sigmask.load(std::memory_order_seq_cst) & sig_bit(sig)) != 0;
+  bool waited_for = (f->waits_for.load(std::memory_order_seq_cst) & sig_bit(sig)) != 0;
   KernelAction a{};
   get_action(sig, &a);
-  uint64_t blocked = f->sigmask.load(std::memory_order_relaxed) & sig_bit(sig);
-  if (blocked == 0 && (a.handler == SIG_IGN || (a.handler == SIG_DFL && ignored_by_default(sig)))) return 0;
-  f->pending.fetch_or(sig_bit(sig), std::memory_order_seq_cst);
-  if (blocked == 0) {
-    if (f == current) {
-      deliver_signals(f);
-    } else {
-      notify(f);
-    }
+  if (!blocked && !waited_for && discards(a, sig)) return 0;
+  int err = signal_post(f, sig, info, false);
+  if (err != 0) return err;
+  if (VTHR_UNLIKELY(f->signal_tid.load(std::memory_order_seq_cst) != 0)) {
+    signals_to_kernel(f);
+  } else if (f == current) {
+    deliver_due(f);
+  } else if (!refuses(f, sig)) {
+    notify(f);
   }
   return 0;
 }
@@ -211,63 +257,142 @@ int kill_fiber_tid(int tid, int sig) {
 
 bool signal_restarts(Fiber* f) { return !f->no_restart; }
 
+uint64_t word_of(const sigset_t* set) {
+  uint64_t word;
+  memcpy(&word, set, sizeof word);
+  return word;
+}
+
+void set_of(uint64_t word, sigset_t* set) {
+  sigemptyset(set);
+  memcpy(set, &word, sizeof word);
+}
+
+// What is pending for f and, blocked by it, for the process.
+uint64_t pending_of(Fiber* f) {
+  uint64_t process = 0;
+  sys_call(SYS_rt_sigpending, sys_arg(&process), 8);
+  return (f->pending.load(std::memory_order_relaxed) | process) & f->sigmask.load(std::memory_order_relaxed);
+}
+
+// `want` nullptr: only asks. 0 or EINVAL.
+int change_sigmask(Fiber* f, int how, const uint64_t* want, uint64_t* old) {
+  uint64_t have = f->sigmask.load(std::memory_order_relaxed);
+  if (old != nullptr) *old = have;
+  if (want == nullptr) return 0;
+  switch (how) {
+    case SIG_BLOCK:
+      set_sigmask(f, have | *want);
+      break;
+    case SIG_UNBLOCK:
+      set_sigmask(f, have & ~*want);
+      break;
+    case SIG_SETMASK:
+      set_sigmask(f, *want);
+      break;
+    default:
+      return EINVAL;
+  }
+  deliver_due(f);
+  return 0;
+}
+
 }  // namespace vthr
 
 using namespace vthr;
+
+namespace {
+
+int change(Fiber* f, int how, const sigset_t* set, sigset_t* old) {
+  uint64_t want = set != nullptr ? word_of(set) : 0, have = 0;
+  int err = change_sigmask(f, how, set != nullptr ? &want : nullptr, &have);
+  if (err == 0 && old != nullptr) set_of(have, old);
+  return err;
+}
+
+int as_errno(int err) { return static_cast<int>(libc_result(-err)); }
+
+}  // namespace
+
+VTHR_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* old) noexcept {
+  Fiber* f = fiber_here();
+  return f == nullptr ? REAL(pthread_sigmask)(how, set, old) : change(f, how, set, old);
+}
+
+VTHR_EXPORT int sigprocmask(int how, const sigset_t* set, sigset_t* old) noexcept {
+  Fiber* f = fiber_here();
+  return f == nullptr ? REAL(sigprocmask)(how, set, old) : as_errno(change(f, how, set, old));
+}
+
+VTHR_EXPORT int sigpending(sigset_t* set) noexcept {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return REAL(sigpending)(set);
+  set_of(pending_of(f), set);
+  return 0;
+}
 
 VTHR_EXPORT int pthread_kill(pthread_t id, int sig) noexcept {
   Fiber* f = fiber_of(id);
   return f != nullptr ? kill_fiber(f, sig) : REAL(pthread_kill)(id, sig);
 }
 
+VTHR_EXPORT int pthread_sigqueue(pthread_t id, int sig, const sigval value) noexcept {
+  Fiber* f = fiber_of(id);
+  if (f == nullptr) return REAL(pthread_sigqueue)(id, sig, value);
+  siginfo_t info{};
+  info.si_signo = sig;
+  info.si_code = SI_QUEUE;
+  info.si_pid = static_cast<pid_t>(sys_call(SYS_getpid));
+  info.si_uid = static_cast<uid_t>(sys_call(SYS_getuid));
+  info.si_value = value;
+  return kill_fiber(f, sig, &info);
+}
+
 VTHR_EXPORT int raise(int sig) noexcept {
   Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(raise)(sig);
-  int err = kill_fiber(f, sig);
-  if (err == 0) return 0;
-  errno = err;
-  return -1;
+  return f == nullptr ? REAL(raise)(sig) : as_errno(sig == 0 ? 0 : kill_fiber(f, sig));
+}
+
+VTHR_EXPORT int gsignal(int sig) noexcept { return raise(sig); }
+
+VTHR_EXPORT int tgkill(pid_t process, pid_t thread, int sig) noexcept {
+  if (thread < kFirstTid || !sched_running()) return REAL(tgkill)(process, thread, sig);
+  if (process != static_cast<pid_t>(sys_call(SYS_getpid))) return as_errno(ESRCH);
+  return as_errno(-kill_fiber_tid(thread, sig));
+}
+
+// ---- the old calls, on masks of 32 signals or one signal ----
+
+VTHR_EXPORT int sigblock(int mask) noexcept {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return static_cast<int>(REAL_AS(int (*)(int), sigblock)(mask));
+  uint64_t want = static_cast<uint32_t>(mask), old = 0;
+  change_sigmask(f, SIG_BLOCK, &want, &old);
+  return static_cast<int>(old);
+}
+
+VTHR_EXPORT int sigsetmask(int mask) noexcept {
+  Fiber* f = fiber_here();
+  if (f == nullptr) return static_cast<int>(REAL_AS(int (*)(int), sigsetmask)(mask));
+  uint64_t want = static_cast<uint32_t>(mask), old = 0;
+  change_sigmask(f, SIG_SETMASK, &want, &old);
+  return static_cast<int>(old);
 }
 
 namespace {
-int change_mask(Fiber* f, int how, const sigset_t* set, sigset_t* old) {
-  uint64_t want = 0, have = f->sigmask.load(std::memory_order_relaxed);
-  if (set != nullptr) memcpy(&want, set, sizeof want);
-  if (old != nullptr) {
-    sigemptyset(old);
-    memcpy(old, &have, sizeof have);
-  }
-  if (set == nullptr) return 0;
-  // as glibc: nobody may block its own two signals
-  want &= ~(sig_bit(SIGKILL) | sig_bit(SIGSTOP) | sig_bit(kSigRuntime) | sig_bit(kSigSetxid));
-  switch (how) {
-    case SIG_BLOCK:
-      want |= have;
-      break;
-    case SIG_UNBLOCK:
-      want = have & ~want;
-      break;
-    case SIG_SETMASK:
-      break;
-    default:
-      return EINVAL;
-  }
-  f->sigmask.store(want, std::memory_order_seq_cst);
-  if ((f->pending.load(std::memory_order_seq_cst) & ~want) != 0) deliver_signals(f);
-  return 0;
+int change_one(Fiber* f, int how, int sig) {
+  if (!is_signal(sig)) return as_errno(EINVAL);
+  uint64_t only = sig_bit(sig);
+  return as_errno(change_sigmask(f, how, &only, nullptr));
 }
 }  // namespace
 
-VTHR_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* old) noexcept {
+VTHR_EXPORT int sighold(int sig) noexcept {
   Fiber* f = fiber_here();
-  return f == nullptr ? REAL(pthread_sigmask)(how, set, old) : change_mask(f, how, set, old);
+  return f == nullptr ? REAL_AS(int (*)(int), sighold)(sig) : change_one(f, SIG_BLOCK, sig);
 }
 
-VTHR_EXPORT int sigprocmask(int how, const sigset_t* set, sigset_t* old) noexcept {
+VTHR_EXPORT int sigrelse(int sig) noexcept {
   Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(sigprocmask)(how, set, old);
-  int err = change_mask(f, how, set, old);
-  if (err == 0) return 0;
-  errno = err;
-  return -1;
+  return f == nullptr ? REAL_AS(int (*)(int), sigrelse)(sig) : change_one(f, SIG_UNBLOCK, sig);
 }

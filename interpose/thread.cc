@@ -14,10 +14,7 @@
 
 #include "interpose/enter.h"
 
-// Public since glibc 2.3.3 (the expansion of pthread_cleanup_push in C uses them); the headers hide them from C++.
-extern "C" int __sigsetjmp(struct __jmp_buf_tag*, int) noexcept;
-extern "C" void __pthread_register_cancel(__pthread_unwind_buf_t*);
-extern "C" void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
+// Public since glibc 2.3.3, with __pthread_register_cancel: the expansion of pthread_cleanup_push in C uses them.
 
 namespace vthr {
 
@@ -68,6 +65,7 @@ void fiber_main(Fiber* f) {
   run_start(f);
   tls_run_destructors();
   if (VTHR_UNLIKELY(current != f || !runtime_alive())) end_as_kernel_thread();
+  signals_fiber_ends(f);
   tls_recycle();
   enter(f);
   exit_fiber(f);
@@ -176,7 +174,7 @@ VTHR_EXPORT int pthread_create(pthread_t* id, const pthread_attr_t* attr, void* 
   if (err != 0) return err;
   f->start = start;
   f->arg = arg;
-  f->sigmask.store(mask, std::memory_order_relaxed);
+  set_sigmask(f, mask);
   Fiber* self = fiber_here();
   if (self != nullptr) {
     memcpy(f->name, self->name, sizeof f->name);

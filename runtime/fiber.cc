@@ -60,7 +60,13 @@ int fiber_make(const FiberAttr& attr, void (*main)(Fiber*), Fiber** out) {
   f->main = main;
   f->result = nullptr;
   f->joiner.store(nullptr, std::memory_order_relaxed);
+  f->sigmask.store(~0ull, std::memory_order_relaxed);  // nobody sends it a signal before it has its own mask
   f->pending.store(0, std::memory_order_relaxed);
+  f->waits_for.store(0, std::memory_order_relaxed);
+  f->shared_pending.store(0, std::memory_order_relaxed);
+  f->no_restart = false;
+  f->altstack = {};
+  f->signal_tid.store(0, std::memory_order_relaxed);
   f->signals_taken.store(0, std::memory_order_relaxed);
   f->in_runtime.store(1, std::memory_order_relaxed);
   f->native_only = 0;

@@ -36,6 +36,13 @@ enum Life : uint32_t { kFree, kJoinable, kDetached, kEnded };
 // Admission of a fiber under the cap; guarded by the admission lock.
 enum class Slotting : uint8_t { none, held, queued, released, readmit };
 
+// An alternate signal stack; sp nullptr: none.
+struct AltStack {
+  void* sp = nullptr;
+  size_t size = 0;
+  int flags = 0;
+};
+
 struct Fiber {
   void* reserved_for_pool = nullptr;  // stack.cc links free slots here
   Context ctx;
@@ -84,7 +91,12 @@ struct Fiber {
   // Signals (DESIGN D12): masks and pending signals of fibers live here
   std::atomic<uint64_t> sigmask{0};
   std::atomic<uint64_t> pending{0};
-  bool no_restart = false;  // a handler without SA_RESTART ran since the last enter()
+  std::atomic<uint64_t> waits_for{0};       // blocked ones that end its wait all the same (sigwait)
+  std::atomic<uint64_t> shared_pending{0};  // of `pending`: sent to the process, others may take them too
+  struct SignalRecord* signal_records = nullptr;  // siginfo of pending ones that have more than the number
+  AltStack altstack;
+  std::atomic<int> signal_tid{0};  // a bound fiber's mask and signals are the kernel's, of this thread
+  bool no_restart = false;         // a handler without SA_RESTART ran since the last enter()
   std::atomic<uint32_t> signals_taken{
       0};  // handlers run: a native call that returns EINTR for another reason repeats
 

@@ -167,13 +167,11 @@ Wake park_fiber(Fiber* f, const void* key, const ParkArgs& args) {
   }
   if (!args.deaf) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (VTHR_UNLIKELY((f->pending.load(std::memory_order_relaxed) &
-                       ~f->sigmask.load(std::memory_order_relaxed)) != 0) &&
-        f->wait.end(n->ticket, WaitWord::interrupted)) {
+    bool signal =
+        (f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0;
+    if (VTHR_UNLIKELY(signal || cancel_due(f)) &&
+        f->wait.end(n->ticket, signal ? WaitWord::interrupted : WaitWord::cancelled))
       f->park.unpark();
-    } else if (cancel_due(f) && f->wait.end(n->ticket, WaitWord::cancelled)) {
-      f->park.unpark();
-    }
   }
   park(f, args.reason, key);
   Wake how = wake_of(f->wait.finish());

@@ -80,6 +80,7 @@ struct alignas(kCacheLine) Worker {
   Context scheduler;
   void* tcb = nullptr;
   int tid = 0;
+  AltStack altstack;  // what the kernel has for this thread: the last fiber's
   enum After : uint8_t {
     kNothing,
     kPark,
@@ -190,6 +191,7 @@ struct RuntimeHooks {
   void (*deliver_signals)(Fiber* f) = nullptr;  // leave(): pending, unblocked signals exist
   void (*fiber_ended)(Fiber* f) = nullptr;      // its life word says ended: wake joiners
   void (*last_fiber_ended)() = nullptr;         // no fiber is left
+  void (*fiber_bound)(Fiber* f) = nullptr;  // bind_fiber(): the fiber itself, on its own kernel thread now
   int (*make_thread)(void* (*start)(void*), void* arg) = nullptr;  // real pthread_create, detached
 };
 extern RuntimeHooks hooks;

@@ -2,6 +2,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 
 #include "runtime/admission.h"
@@ -115,6 +116,16 @@ Fiber* after_switch(Worker* w, Fiber* f) {
   }
 }
 
+// The kernel pushes the frames of real faults on the fiber's alternate stack, so that it may overflow its own.
+VTHR_NOINLINE void take_altstack(Worker* w, Fiber* f) {
+  stack_t stack{};
+  stack.ss_sp = f->altstack.sp;
+  stack.ss_size = f->altstack.size;
+  stack.ss_flags = f->altstack.sp != nullptr ? f->altstack.flags : SS_DISABLE;
+  sys_call(SYS_sigaltstack, sys_arg(&stack), 0);
+  w->altstack = f->altstack;
+}
+
 // Adds the slice that ends now. One that began before the accounting did starts where the first query marked it.
 void end_slice(Worker* w, Fiber* f) {
   uint64_t start = w->slice_start.exchange(0, std::memory_order_relaxed);
@@ -129,6 +140,8 @@ bool run(Worker* w, Fiber* f) {
     w->running.store(f, std::memory_order_relaxed);
     w->tick.store(w->tick.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     w->after = Worker::kNothing;
+    if (VTHR_UNLIKELY(w->altstack.sp != f->altstack.sp || w->altstack.size != f->altstack.size))
+      take_altstack(w, f);
     if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed)))
       w->slice_start.store(cpu_time_of(CLOCK_THREAD_CPUTIME_ID), std::memory_order_relaxed);
     context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
@@ -320,6 +333,7 @@ void bind_fiber(Fiber* f) {
   switch_out(f, Worker::kBind);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   f->in_runtime.store(0, std::memory_order_relaxed);
+  if (hooks.fiber_bound != nullptr) hooks.fiber_bound(f);
 }
 
 void yield(Fiber* f) { switch_out(f, Worker::kYield); }
