@@ -127,7 +127,7 @@ bool start_slow() {
     locks_take_over(strangers);
     signals_start();
   }
-  if (options.disable == 0) diag_started(why);
+  if (options.disable == 0 && !is_second_copy) diag_started(why);  // the other copy speaks
   phase.store(why == nullptr ? Phase::fibers : Phase::native, std::memory_order_release);
   return why == nullptr;
 }
@@ -150,6 +150,9 @@ using namespace vthr;
 
 VTHR_EXPORT const char* vthr_version() { return VTHR_VERSION; }
 
+// A name that no other copy of the library can take over.
+extern "C" __attribute__((visibility("hidden"), alias("vthr_version"))) const char* own_version();
+
 // glibc passes argc, argv and envp to constructors; `environ` is not yet set for one that runs this early.
 __attribute__((constructor)) static void construct(int, char**, char** envp) {
   own_pid = static_cast<int>(sys_call(SYS_getpid));
@@ -158,7 +161,7 @@ __attribute__((constructor)) static void construct(int, char**, char** envp) {
   sanitized = native_why != nullptr;
   if (sanitized) return;  // its interceptors are not ready this early: the rest comes with our one line
   options_parse(envp);
-  is_second_copy = real_find_default("vthr_version") != reinterpret_cast<void*>(&vthr_version);
+  is_second_copy = real_find_default("vthr_version") != reinterpret_cast<void*>(&own_version);
   static char why[128];
   const char* missing = nullptr;
   if (!tls_init(real_find_default, &missing)) {

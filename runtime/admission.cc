@@ -182,7 +182,8 @@ void admission_scan(int64_t now) {
   Fiber* run = nullptr;
   {
     Locked hold(lock);
-    if (again.empty() && newcomers.empty()) return;
+    // nobody waits for a slot; under `reject` the next one comes without waiting and must find it free
+    if (again.empty() && newcomers.empty() && options.admission != kAdmitReject) return;
     for (ListNode *n = holders.head.next, *next; n != &holders.head; n = next) {
       next = n->next;
       Fiber* f = fiber_of_node(n);

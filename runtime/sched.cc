@@ -320,6 +320,7 @@ void* service_main(void*) {
     }
     if ((r & kServeAdmission) != 0) admission_scan(now_ns());
     if ((r & kServeBind) != 0) make_bound_threads();
+    if ((r & kServeEnd) != 0) return nullptr;
   }
   return nullptr;
 }
@@ -348,6 +349,41 @@ void give_carrier(Worker* w, Carrier* c) {
 
 bool sched_running() { return running; }
 
+namespace {
+
+// All that the runtime needs to run n carriers; false when the kernel refuses one of them.
+bool make_threads(int n) {
+  // The first worker measures what a fiber's TCB must contain.
+  if (!make_worker()) return false;
+  while (workers_coming.load(std::memory_order_acquire) != 0) sys_call(SYS_sched_yield);
+  for (int i = 1; i < n + kSparesKept; i++) {
+    if (!make_worker() && i < n) return false;
+  }
+  if (hooks.make_thread(service_main, nullptr) != 0) return false;
+  if (sysmon_start()) return true;
+  ask_service(kServeEnd);
+  return false;
+}
+
+// A start that failed leaves no thread behind: the program may need the few that it is allowed.
+void end_threads() {
+  while (workers_coming.load(std::memory_order_acquire) != 0) sys_call(SYS_sched_yield);
+  for (Worker* w = all_workers(); w != nullptr; w = w->all_next) {
+    w->wake.store(2, std::memory_order_release);
+    sys_futex_wake(&w->wake);
+  }
+  auto pid = sys_call(SYS_getpid);
+  for (Worker* w = all_workers(); w != nullptr; w = w->all_next) {
+    while (sys_call(SYS_tgkill, pid, w->tid, 0) == 0) sys_call(SYS_sched_yield);
+  }
+  workers_list.store(nullptr, std::memory_order_relaxed);
+  workers.store(0, std::memory_order_relaxed);
+  spares = nullptr;
+  spare_count = 0;
+}
+
+}  // namespace
+
 const char* sched_start() {
   static char why[96];
   void* word = sys_map(kPage);
@@ -374,13 +410,15 @@ const char* sched_start() {
   }
   carrier_count = n;
   running = true;
-  // The first worker measures what a fiber's TCB must contain.
-  if (!make_worker()) return "a kernel thread was refused";
-  while (workers_coming.load(std::memory_order_acquire) != 0) sys_call(SYS_sched_yield);
-  for (int i = 1; i < n + kSparesKept; i++) {
-    if (!make_worker() && i < n) return "a kernel thread was refused";
-  }
   alive_word = static_cast<std::atomic<uint32_t>*>(word);
+  if (!make_threads(n)) {
+    end_threads();
+    for (int i = 0; i < n; i++) carriers[i]->engine->abandon();
+    carrier_count = 0;
+    running = false;
+    alive_word = nullptr;
+    return "a kernel thread was refused";
+  }
   for (int given = 0; given < n;) {
     Worker* w;
     {
@@ -397,9 +435,7 @@ const char* sched_start() {
     }
     give_carrier(w, carriers[given++]);
   }
-  if (hooks.make_thread(service_main, nullptr) != 0) return "a kernel thread was refused";
   alive_word->store(1, std::memory_order_release);
-  if (!sysmon_start()) return "a kernel thread was refused";
   return nullptr;
 }
 

@@ -199,8 +199,9 @@ TEST_F(Handoff, YieldIsFair) {
   EXPECT_LT(worst, 50 * kMilli) << "a sleeper was held off by those that yield";
 }
 
-// Two fibers that wake each other in turn do not starve one that was made by a foreign thread.
-TEST_F(Handoff, TheGlobalQueueDoesNotStarve) {
+// Fibers that wake each other in turn, so that no run queue is ever empty, starve neither one that was made by a foreign
+// thread nor timers.
+TEST_F(Handoff, GlobalQueueAndTimersDoNotStarve) {
   std::atomic<bool> stop{false};
   Gate gates[4][2];
   Fibers all;
@@ -222,8 +223,17 @@ TEST_F(Handoff, TheGlobalQueueDoesNotStarve) {
     Fiber* f = spawn([&](Fiber*) { worst = std::max(worst, now_ns() - begun); });
     join(f);
   }
+  Fiber* sleeper = spawn([&](Fiber* f) {
+    for (int i = 0; i < 20; i++) {
+      int64_t deadline = now_ns() + kMilli;
+      op_sleep(f, Reason::sleep, deadline);
+      worst = std::max(worst, now_ns() - deadline);
+    }
+  });
+  EXPECT_TRUE(eventually([&] { return sleeper->life.load() == kEnded; }));
   EXPECT_LT(worst, 100 * kMilli);
   stop.store(true);
+  join(sleeper);
   for (auto& pair : gates) {
     pair[0].post();
     pair[1].post();

@@ -1,56 +1,10 @@
 // The parking lot between foreign threads (no runtime is started): who is woken, when, and with what answer.
 #include "runtime/parking.h"
 
-#include <errno.h>
-#include <pthread.h>
-
-#include <mutex>
-
-#include "tests/unit/support.h"
+#include "tests/unit/waiters.h"
 
 namespace vthr {
 namespace {
-
-// Threads that wait on a key one after the other: the next begins when the one before is published.
-class Waiters {
- public:
-  ~Waiters() {
-    for (auto& t : threads_) t.join();
-  }
-  int add(const void* key, ParkArgs args = {}) {
-    int me = static_cast<int>(threads_.size());
-    args.before_sleep = [](void* n) { static_cast<std::atomic<int>*>(n)->fetch_add(1); };
-    args.before_arg = &published_;
-    threads_.emplace_back([this, me, key, args] {
-      ids_[me] = pthread_self();
-      how_[me] = park_on(key, args);
-      {
-        std::lock_guard<std::mutex> hold(mutex_);
-        order_.push_back(me);
-      }
-      ended_.fetch_add(1);
-    });
-    EXPECT_TRUE(eventually([&] { return published_.load() == me + 1; }));
-    return me;
-  }
-  bool ended(int n) {
-    return eventually([&] { return ended_.load() >= n; }) && ended_.load() == n;
-  }
-  std::vector<int> order() {
-    std::lock_guard<std::mutex> hold(mutex_);
-    return order_;
-  }
-  Wake how(int i) const { return how_[i]; }
-  pthread_t id(int i) const { return ids_[i]; }
-
- private:
-  std::vector<std::thread> threads_;
-  std::atomic<int> published_{0}, ended_{0};
-  std::mutex mutex_;
-  std::vector<int> order_;
-  Wake how_[256] = {};
-  pthread_t ids_[256] = {};
-};
 
 TEST(Parking, NobodyToWake) {
   int key = 0;
@@ -124,6 +78,29 @@ TEST(Parking, ValidationUnderTheBucketLock) {
   EXPECT_FALSE(anybody_parked_on(&key)) << "never published";
 }
 
+// A waker that comes during the validation waits for it: else its wake would find nobody and be lost.
+TEST(Parking, NoWakeComesBetweenValidationAndSleep) {
+  static int key;
+  static std::atomic<int> waker_at;
+  waker_at = 0;
+  size_t woken = 0;
+  std::thread waker([&] {
+    while (waker_at.load() == 0) sched_yield();
+    woken = unpark_one(&key);
+    waker_at.store(2);
+  });
+  ParkArgs args;
+  args.still = [](const void*, void*) {
+    waker_at.store(1);
+    usleep(30000);
+    return waker_at.load() == 1;
+  };
+  args.deadline = now_ns() + 5 * kSecond;
+  EXPECT_EQ(park_on(&key, args), Wake::woken);
+  waker.join();
+  EXPECT_EQ(woken, 1u);
+}
+
 TEST(Parking, TimeOut) {
   int key = 0;
   ParkArgs args;
@@ -191,69 +168,6 @@ TEST(Parking, AWakeFromBeforeSleepCounts) {
     ASSERT_EQ(woken, 1u) << "before_sleep ran before the waiter was published";
   }
   ASSERT_LT(now_ns(), args.deadline);
-}
-
-bool yes(const void*, void*) { return true; }
-bool no(const void*, void*) { return false; }
-
-TEST(Parking, Requeue) {
-  int from = 0, to = 0;
-  Waiters w;
-  for (int i = 0; i < 5; i++) w.add(&from);
-  int last = w.add(&to);
-  size_t woken = 99;
-  EXPECT_EQ(unpark_requeue(&from, 1, &to, 2, no, nullptr, &woken), -1);
-  EXPECT_EQ(woken, 0u);
-  usleep(10000);
-  EXPECT_TRUE(w.order().empty());
-  EXPECT_EQ(unpark_requeue(&from, 1, &to, 2, yes, nullptr, &woken), 3);
-  EXPECT_EQ(woken, 1u);
-  ASSERT_TRUE(w.ended(1));
-  EXPECT_EQ(w.order()[0], 0);
-  EXPECT_EQ(unpark_some(&from, 10), 2u) << "two were left";
-  ASSERT_TRUE(w.ended(3));
-  // those that were moved stand behind who waited there before, in their order
-  const int expected[3] = {last, 1, 2};
-  for (int i = 0; i < 3; i++) {
-    EXPECT_EQ(unpark_one(&to), 1u);
-    ASSERT_TRUE(w.ended(4 + i));
-    EXPECT_EQ(w.order().back(), expected[i]);
-  }
-  EXPECT_EQ(unpark_requeue(&from, 1, &to, 10, nullptr, nullptr, nullptr), 0);
-}
-
-TEST(Parking, AMovedWaiterStillTimesOut) {
-  int from = 0, to = 0;
-  Waiters w;
-  ParkArgs brief;
-  brief.deadline = now_ns() + 50 * kMilli;
-  w.add(&from, brief);
-  w.add(&from);
-  EXPECT_EQ(unpark_requeue(&from, 0, &to, 10, nullptr, nullptr), 2);
-  EXPECT_FALSE(anybody_parked_on(&from));
-  ASSERT_TRUE(w.ended(1));
-  EXPECT_EQ(w.how(0), Wake::timed_out);
-  EXPECT_EQ(unpark_all(&to), 1u) << "it left the queue that it was moved to";
-}
-
-TEST(Parking, RequeueWakesAsManyAsAsked) {
-  int from = 0, to = 0;
-  Waiters w;
-  for (int i = 0; i < 100; i++) w.add(&from);
-  size_t woken = 0;
-  EXPECT_EQ(unpark_requeue(&from, 80, &to, 1000, nullptr, nullptr, &woken), 100);
-  EXPECT_EQ(woken, 80u);
-  EXPECT_TRUE(w.ended(80));
-  EXPECT_EQ(unpark_all(&to), 20u);
-  unpark_all(&from);
-}
-
-TEST(Parking, RequeueToTheSameKeyEnds) {
-  int key = 0;
-  Waiters w;
-  for (int i = 0; i < 3; i++) w.add(&key);
-  EXPECT_LE(unpark_requeue(&key, 1, &key, 1u << 20, nullptr, nullptr), 3) << "each is moved once";
-  EXPECT_EQ(unpark_all(&key), 2u);
 }
 
 // A signal handler on a foreign thread: ends a wait that allows it (the hooks above decide about restarting).
