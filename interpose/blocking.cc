@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <cerrno>
 #include <csignal>
@@ -42,12 +43,19 @@ uint32_t fd_generation(int fd) {
   return fd < 0 || fd >= kHints ? 0 : descriptors[fd].load(std::memory_order_relaxed) / kNextGeneration;
 }
 
+namespace {
+// Of the memory devices: null, zero, full, random, urandom. Not kmsg, which gives one record a read and waits for it.
+bool is_endless(dev_t d) {
+  return major(d) == 1 && (minor(d) == 3 || minor(d) == 5 || (minor(d) >= 7 && minor(d) <= 9));
+}
+}  // namespace
+
 FdKind fd_kind(int fd) {
   struct stat st {};
   FdKind k = FdKind::unknown;
   if (sys_call(SYS_fstat, fd, sys_arg(&st)) == 0) {
     k = S_ISSOCK(st.st_mode)                                                ? FdKind::socket
-        : S_ISCHR(st.st_mode)                                               ? FdKind::device
+        : S_ISCHR(st.st_mode)                                               ? (is_endless(st.st_rdev) ? FdKind::endless : FdKind::device)
         : S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode) ? FdKind::file
                                                                             : FdKind::stream;
   }

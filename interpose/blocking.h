@@ -9,8 +9,9 @@
 namespace vthr {
 
 // A hint per descriptor, never trusted: descriptors are reused without our seeing it (fclose, closedir). stream: pipes,
-// eventfds and their like; device: terminals and other character devices; unknown also for a wrong descriptor.
-enum class FdKind : uint8_t { unknown, socket, stream, device, file };
+// eventfds and their like; device: terminals and other character devices; endless: /dev/zero, /dev/urandom and their
+// like, which never wait; unknown also for a wrong descriptor.
+enum class FdKind : uint8_t { unknown, socket, stream, device, endless, file };
 constexpr int kHints = 65536;  // descriptors above have none
 FdKind fd_hint(int fd);
 FdKind fd_kind(int fd);  // asks the kernel, and corrects the hint

@@ -60,6 +60,8 @@ long all_of(Fiber* f, long nr, const char* name, int fd, const iovec* iov, int n
   return static_cast<long>(done);
 }
 
+bool never_waits(FdKind k) { return k == FdKind::file || k == FdKind::endless; }
+
 long read_natively(Fiber* f, int fd, const iovec* iov, int n) {
   return native_call(f, "read", [&] { return sys_call(SYS_readv, fd, sys_arg(iov), n); });
 }
@@ -72,11 +74,11 @@ long read_stream(Fiber* f, int fd, const iovec* iov, int n) {
   if (r > 0) {
     size_t total = bytes_of(iov, n);
     // of a file without waiting: only what was in memory
-    if (static_cast<size_t>(r) < total && fd_kind(fd) == FdKind::file)
+    if (static_cast<size_t>(r) < total && never_waits(fd_kind(fd)))
       return all_of(f, SYS_readv, "read", fd, iov, n, static_cast<size_t>(r), total);
     return r;
   }
-  if (fd_kind(fd) == FdKind::file) return read_natively(f, fd, iov, n);
+  if (never_waits(fd_kind(fd))) return read_natively(f, fd, iov, n);
   if (fd_nonblocking(fd)) return r == -EAGAIN ? r : sys_call(SYS_readv, fd, sys_arg(iov), n);
   if (r == -EOPNOTSUPP && ready_for(fd, POLLIN)) return read_natively(f, fd, iov, n);
   uint32_t generation = fd_generation(fd);
@@ -123,7 +125,7 @@ long write_stream(Fiber* f, int fd, const iovec* iov, int n) {
   size_t total = bytes_of(iov, n), done = r > 0 ? static_cast<size_t>(r) : 0;
   if (r >= 0 && done >= total) return r;
   FdKind kind = fd_kind(fd);
-  if (kind == FdKind::file) return all_of(f, SYS_writev, "write", fd, iov, n, done, total);
+  if (never_waits(kind)) return all_of(f, SYS_writev, "write", fd, iov, n, done, total);
   if (fd_nonblocking(fd)) {
     if (r == -EOPNOTSUPP) r = sys_call(SYS_writev, fd, sys_arg(iov), n);
     if (r == -EPIPE) sigpipe(f, true);
@@ -151,6 +153,10 @@ long read_any(Fiber* f, int fd, const iovec* iov, int n, bool own) {
     case FdKind::stream:
     case FdKind::device:
       return read_stream(f, fd, iov, n);
+    case FdKind::endless: {  // others' completions cut it short; the kernel has looked at the vector by then
+      long r = read_natively(f, fd, iov, n);
+      return r <= 0 ? r : all_of(f, SYS_readv, "read", fd, iov, n, static_cast<size_t>(r), bytes_of(iov, n));
+    }
     default:
       return read_natively(f, fd, iov, n);
   }

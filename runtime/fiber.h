@@ -18,7 +18,8 @@ struct Fiber;
 
 // A waiter in a bucket of the parking lot. Embedded in fibers; foreign threads have one on their stack.
 struct WaitNode : ListNode {
-  const void* key = nullptr;
+  const void* key = nullptr;  // changes only under the bucket locks, by a requeue
+  bool queued = false;        // in the bucket of `key`; under its lock
   WaitWord* word = nullptr;
   uint64_t ticket = 0;
   Fiber* fiber = nullptr;  // nullptr: a foreign thread that sleeps on `word`

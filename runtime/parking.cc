@@ -22,6 +22,7 @@ struct alignas(kCacheLine) BucketT {
 
   void append(WaitNode* n) {
     n->arrival = ++arrivals;
+    n->queued = true;
     n->next = nullptr;
     n->prev = last;
     (last != nullptr ? last->next : first) = n;
@@ -31,7 +32,7 @@ struct alignas(kCacheLine) BucketT {
     (n->prev != nullptr ? n->prev->next : first) = n->next;
     (n->next != nullptr ? n->next->prev : last) = n->prev;
     n->next = n->prev = nullptr;
-    n->key = nullptr;
+    n->queued = false;
   }
 };
 using Bucket = BucketT<>;
@@ -113,15 +114,15 @@ bool choose(WaitNode* n, Chosen* chosen) {
   return true;
 }
 
+// Takes a waiter out whose wait ended without a waker. It must hold the bucket lock even when it finds itself taken out
+// already: the waker that did so may still read the node, which is gone when its owner returns.
 void withdraw(WaitNode* n) {
   for (;;) {
-    const void* key = static_cast<const void* volatile&>(n->key);
-    if (key == nullptr) return;
+    const void* key = __atomic_load_n(&n->key, __ATOMIC_RELAXED);
     Bucket& b = bucket_of(key);
     Locked hold(b.lock);
-    if (n->key == nullptr) return;
-    if (&bucket_of(n->key) != &b) continue;  // requeued meanwhile
-    b.remove(n);
+    if (__atomic_load_n(&n->key, __ATOMIC_RELAXED) != key) continue;  // requeued meanwhile
+    if (n->queued) b.remove(n);
     return;
   }
 }
@@ -143,7 +144,7 @@ bool publish(WaitNode* n, const void* key, const ParkArgs& args) {
   Bucket& b = bucket_of(key);
   Locked hold(b.lock);
   if (args.still != nullptr && !args.still(key, args.still_arg)) return false;
-  n->key = key;
+  __atomic_store_n(&n->key, key, __ATOMIC_RELAXED);
   n->tag = args.tag;
   b.append(n);
   return true;
@@ -283,7 +284,7 @@ long unpark_requeue(const void* from, size_t wake, const void* to, size_t move,
         if (choose(n, &chosen)) done++;
       } else if (moved < move) {
         a.remove(n);
-        n->key = to;
+        __atomic_store_n(&n->key, to, __ATOMIC_RELAXED);
         b.append(n);
         moved++;
       } else {

@@ -90,7 +90,9 @@ static void* waits(void* unused) {
   }
   int master = posix_openpt(O_RDWR | O_NOCTTY);
   NEED(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
-  int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+  char name[64]; /* ptsname's own is shared by all threads */
+  NEED(ptsname_r(master, name, sizeof name) == 0);
+  int slave = open(name, O_RDWR | O_NOCTTY);
   NEED(slave >= 0);
   for (int i = 0; i < 20; i++) {
     char b[16];

@@ -2,7 +2,7 @@
 """Programs in bad surroundings: one processor, under strace and valgrind, without privileges, threads or /proc, with the
 library twice. Each behaves as it does there without us; what does not work there natively either is left out and said.
 """
-# run: timeout=300 name=surroundings args="taskset nobody no-proc twice a-copy few-descriptors old-limits no-memlock"
+# run: timeout=300 name=surroundings args="taskset nobody no-proc twice a-copy few-descriptors no-memlock"
 # run: timeout=300 name=strace args=strace needs=strace
 # run: timeout=300 name=valgrind args=valgrind needs=valgrind
 # run: timeout=120 name=few-threads args="few-threads two-threads"
@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 from server_test import BUILD, LIB, Child, expect, findings, finish, scratch, skip, wait_until  # noqa: E402
 
 PROGRAMS = ('create_join', 'cond_queue', 'tcp_echo', 'pipe_io', 'sleeps', 'exceptions', 'fork_threads', 'signal_handlers')
-USER = 54321  # nobody's, so that limits by user count only our processes
+USER = 20_000 + os.getpid() % 40_000  # nobody else's: limits by user count only our processes
 open_folder = os.path.join(scratch(), 'open')  # readable to that user, wherever the build is
 ran = []
 
@@ -116,8 +116,13 @@ AS_USER = ('setpriv', f'--reuid={USER}', f'--regid={USER}', '--clear-groups')
 
 
 def nobody():
+    """Without privileges, with the limits that users often have: locked memory, descriptors, stack, no core."""
+    def limit():
+        for what, most in ((resource.RLIMIT_MEMLOCK, 8 << 20), (resource.RLIMIT_NOFILE, 1024), (resource.RLIMIT_STACK, 8 << 20),
+                           (resource.RLIMIT_CORE, 0)):
+            resource.setrlimit(what, (most, most))
     why = works(*AS_USER, 'true')
-    return without('unprivileged', why) if why else same('unprivileged', PROGRAMS, AS_USER)
+    return without('unprivileged', why) if why else same('unprivileged', PROGRAMS, AS_USER, setup=limit)
 
 
 def few_threads():
@@ -211,15 +216,6 @@ def few_descriptors():
     same('32 descriptors', ('create_join', 'cond_queue', 'sleeps', 'exceptions'), setup=limit)
 
 
-def old_limits():
-    """Limits as usual for users: 8 MiB of locked memory, 1024 descriptors, an 8 MiB stack, no core."""
-    def limit():
-        for what, most in ((resource.RLIMIT_MEMLOCK, 8 << 20), (resource.RLIMIT_NOFILE, 1024), (resource.RLIMIT_STACK, 8 << 20),
-                           (resource.RLIMIT_CORE, 0)):
-            resource.setrlimit(what, (most, most))
-    same('old limits', PROGRAMS, AS_USER if not works(*AS_USER, 'true') else (), setup=limit)
-
-
 def no_memlock():
     """Some kernels count rings as locked memory: then they are refused, and the programs run natively."""
     def limit():
@@ -229,7 +225,7 @@ def no_memlock():
 
 ALL = {'taskset': taskset, 'strace': strace, 'valgrind': valgrind, 'nobody': nobody, 'few-threads': few_threads,
        'two-threads': two_threads, 'no-proc': no_proc, 'twice': twice, 'a-copy': a_copy, 'few-descriptors': few_descriptors,
-       'old-limits': old_limits, 'no-memlock': no_memlock}
+       'no-memlock': no_memlock}
 for what in sys.argv[1:] or ALL:
     ALL[what]()
 if not ran and not findings():

@@ -118,6 +118,24 @@ TEST_F(Pins, ShortOnesAreOnlyCounted) {
   }
 }
 
+// Blocks in a row without a switch between them are as many pins, not a long one.
+TEST_F(Pins, EachBlockIsAPinOfItsOwn) {
+  PinTotals before = pin_totals();
+  Fiber* f = spawn([&](Fiber*) {
+    for (int i = 0; i < 4; i++) block_raw(60 * kMilli);
+  });
+  uint64_t id = f->id;
+  join(f);
+  EXPECT_TRUE(eventually([&] { return pin_totals().count >= before.count + 4; }, kSecond));
+  EXPECT_EQ(pin_totals().count, before.count + 4);
+  for (int i = 0; i < 4; i++) {
+    PinRecord* r = record_of(id);
+    ASSERT_NE(r, nullptr);
+    EXPECT_LT(r->ended - r->started, 110 * kMilli);
+    pins_release(r);
+  }
+}
+
 // One that lasts is told while it lasts, and once more when it has ended.
 TEST_F(Pins, ALongOneIsToldWhileItLasts) {
   std::atomic<uint32_t> word{0};

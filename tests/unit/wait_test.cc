@@ -147,7 +147,7 @@ TEST(WaitWord, OneWinnerAmongFourThreads) {
 
 // A reaper and somebody who asks for the end: the reaper always wins, and the waiter hears of the nudge if there was one.
 TEST(WaitWord, ANudgeRacesWithTheCompletion) {
-  const int n = rounds(100000);
+  const int n = rounds(30000);
   WaitWord w;
   std::vector<uint64_t> tickets(n);
   std::atomic<int> published{0}, nudger_at{0}, reaper_at{0};
@@ -158,6 +158,8 @@ TEST(WaitWord, ANudgeRacesWithTheCompletion) {
       auto& at = me == 0 ? nudger_at : reaper_at;
       for (int i = 0; i < n; i++) {
         for (Spin spin; published.load(std::memory_order_acquire) <= i;) spin();
+        // now one is late, now the other
+        for (int k = (me == 0) == (i % 4 < 2) ? 200 : 0; k > 0; k--) __builtin_ia32_pause();
         if (me == 0) {
           nudged[i] = w.end(tickets[i], WaitWord::nudged);
         } else {
@@ -212,7 +214,7 @@ TEST(ParkWord, UnparkBeforeTheCommit) {
 
 // Commit against unpark: exactly one side owns the fiber afterwards, and sees what the other wrote.
 TEST(ParkWord, ExactlyOneOwner) {
-  const int n = rounds(200000);
+  const int n = rounds(60000);
   ParkWord p;
   std::atomic<int> begun{0}, over{0}, unparked{0};
   int fiber = 0;  // plain: the state that moves with the ownership
