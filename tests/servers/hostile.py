@@ -5,7 +5,7 @@ library twice. Each behaves as it does there without us; what does not work ther
 # run: timeout=300 name=surroundings args="taskset nobody no-proc twice a-copy few-descriptors no-memlock"
 # run: timeout=300 name=strace args=strace needs=strace
 # run: timeout=300 name=valgrind args=valgrind needs=valgrind
-# run: timeout=120 name=few-threads args="few-threads two-threads"
+# run: timeout=120 name=few-threads args="few-threads two-threads" alone=yes
 import os
 import resource
 import shutil
@@ -105,6 +105,8 @@ def strace():
 
 
 def valgrind():
+    if os.environ.get('STRESS', '1') == '1':
+        skip('valgrind 3.19 itself aborts in some runs on a loaded machine: make check-long runs this')
     why = works('valgrind', '--tool=none', '-q', program('cond_queue'), seconds=60)
     if why:
         return without('valgrind', why)
