@@ -110,7 +110,8 @@ struct alignas(kCacheLine) Worker {
     int64_t since = 0;
     bool pinned = false, hog = false;
     int64_t pin_from = 0, pin_seen = 0;
-    uint64_t slices = 0;
+    uint64_t slices = 0, sp = 0, pc = 0;
+    long call = -1;  // with sp and pc: the last call it was seen asleep in
     bool handed_off = false, told = false;
     struct PinRecord* record = nullptr;
     int syscall_fd = -1, schedstat_fd = -1;

@@ -232,6 +232,14 @@ bool watch(Worker* w, uint32_t state, int64_t now) {
   }
   if (w->tick.load(std::memory_order_acquire) != tick) return false;
   if (s.asleep) {
+    // A completion of another fiber's request woke it, and the kernel went on with the same call.
+    if (s.call == SYS_restart_syscall && k.call >= 0 && s.sp == k.sp && s.pc == k.pc) {
+      s.call = k.call;
+      k.slices = s.slices;
+    }
+    k.call = s.call;
+    k.sp = s.sp;
+    k.pc = s.pc;
     if (k.pinned && s.slices != k.slices) end_pin(w);  // it slept, woke, and sleeps again
     if (!k.pinned) {
       if (k.hog) end_pin(w);

@@ -3,8 +3,8 @@
  * barrier of 8, beside threads in accept; one kind at a time, then all together. Everything ends.
  */
 // run: name=no-cap
-// run: name=queue timeout=40 env=VTHR_MAX_CONCURRENCY=4 env=VTHR_ADMISSION=queue
-// run: name=block timeout=40 env=VTHR_MAX_CONCURRENCY=4 env=VTHR_ADMISSION=block
+// run: name=queue timeout=120 env=VTHR_MAX_CONCURRENCY=4 env=VTHR_ADMISSION=queue
+// run: name=block timeout=120 env=VTHR_MAX_CONCURRENCY=4 env=VTHR_ADMISSION=block
 #include "net.h"
 
 #include <semaphore.h>
@@ -150,7 +150,7 @@ static const char* const names[] = {"joiners", "creators", "timed waiters", "bar
 
 int main(void) {
   check_begin();
-  alarm(38);
+  alarm(110);
   pthread_t a[3], t[8];
   lfd = listener(&address, 16);
   STAGE("threads in accept");
