@@ -102,13 +102,14 @@ Fiber* after_switch(Worker* w, Fiber* f) {
       return nullptr;
     case Worker::kExit: {
       admission_leave(f);
+      uint64_t left = fiber_note_end();  // before a joiner may go on and count
       uint32_t s = kJoinable;
       if (f->life.compare_exchange_strong(s, kEnded, std::memory_order_acq_rel)) {
         hooks.fiber_ended(f);
       } else {
         fiber_free(f);
       }
-      if (fiber_note_end() == 0) hooks.last_fiber_ended();
+      if (left == 0) hooks.last_fiber_ended();
       return nullptr;
     }
     default:
