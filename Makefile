@@ -34,7 +34,7 @@ LIB_LDFLAGS := -shared -Wl,-soname,libvthr.so -Wl,-z,initfirst -Wl,-z,now -Wl,-z
 STATIC_LIBS := -Wl,-Bstatic -luring -lboost_context -Wl,-Bdynamic
 TOOL_CXXFLAGS := -std=c++17 -O2 -g -pthread $(WARN) -I.
 UNIT_CXXFLAGS := -std=c++17 -O2 -g -pthread -static-libstdc++ -static-libgcc $(WARN) -I.
-TSAN_CXXFLAGS := -std=c++17 -O1 -g -pthread -fsanitize=thread -DVTHR_NO_FS_SWITCH $(WARN) -I.
+TSAN_CXXFLAGS := -std=c++17 -O1 -g -pthread -fsanitize=thread -DVTHR_NO_FS_SWITCH $(WARN) -Wno-tsan -I.
 # Programs are built as a stranger would: not one flag of ours. A line "// cflags: ..." in a source adds its own.
 PROG_FLAGS := -O2 -g -pthread
 PROG_LIBS := -ldl -lrt
@@ -57,7 +57,8 @@ test_bin := $(call prog_bins,prog stress regress cases servers demo model)
 bench_bin := $(call prog_bins,bench)
 unit_bin := $(patsubst tests/%.cc,$(BUILD)/tests/%,$(wildcard tests/unit/*.cc))
 # Units that also run under ThreadSanitizer (`make check-tsan`): all that need no FS switch.
-TSAN_UNITS ?=
+TSAN_UNITS ?= admission_test context_test context_fp_test lock_test options_test parking_test requeue_test \
+  parking_stress_test ring_test ring_owner_test runq_test stack_test timer_test wait_test
 tsan_bin := $(addprefix $(BUILD)/tsan/unit/,$(TSAN_UNITS))
 tsan_obj := $(addprefix $(BUILD)/tsan/obj/,$(addsuffix .o,$(runtime_src)))
 tool := $(if $(wildcard diag/vthr.cc),$(BUILD)/vthr)

@@ -463,6 +463,7 @@ void sched_after_fork() {
   workers_list.store(nullptr, std::memory_order_relaxed);
   next_worker_id.store(0, std::memory_order_relaxed);
   stack_after_fork();
+  tls_after_fork();
   fiber_after_fork();
   admission_after_fork();
   sysmon_after_fork();

@@ -26,7 +26,7 @@ struct SlotClass {
   size_t stack_bytes, guard_bytes, slot_bytes;
   Lock lock;
   FreeSlot* free_list;
-  size_t free_count;
+  std::atomic<size_t> free_count;  // changes under the lock
   char* fresh_low;  // not yet carved part of the newest arena
   char* fresh_high;
 };
@@ -170,7 +170,7 @@ bool stack_take(size_t stack_bytes, size_t guard_bytes, Slot* slot) {
 
 void stack_give(const Slot& slot) {
   SlotClass* c = slot.cls;
-  if (c->free_count >= kKeepHot && c->stack_bytes != 0) {
+  if (c->free_count.load(std::memory_order_relaxed) >= kKeepHot && c->stack_bytes != 0) {
     char* low = slot.low + c->guard_bytes;
     char* high =
         reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(slot.record) - kKeepBelowTop) & ~(kPage - 1));

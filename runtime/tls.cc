@@ -368,6 +368,9 @@ void tls_after_fork_in_fiber() {
   link->prev = L.stack_user->prev;
   link->prev->next = link;
   L.stack_user->prev = link;
+}
+
+void tls_after_fork() {
   list_lock.reset();
   modules_lock.reset();
 }

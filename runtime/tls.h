@@ -48,6 +48,8 @@ T* tls_elsewhere(void* tcb, T* here) {
 int* tls_cancelhandling(void* tcb);
 // After fork in a fiber: glibc moved the TCB to its list of used stacks; put it back among the user stacks.
 void tls_after_fork_in_fiber();
+// In every forked child: the locks of this file may have been held by threads that are gone.
+void tls_after_fork();
 // Ends the registration of restartable sequences of the calling worker.
 void tls_unregister_rseq();
 

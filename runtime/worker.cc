@@ -177,6 +177,7 @@ void sleep_idle(Worker* w, Carrier* c) {
   if (work_anywhere() || c->inbox_count.load(std::memory_order_acquire) != 0) {
     note_idle(-1);
     w->spinning = c->bell.awake_now();
+    sysmon_poke();  // it may have seen all carriers idle just now, and gone to sleep
     return;
   }
   uint64_t before = voluntary_switches();

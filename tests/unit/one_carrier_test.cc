@@ -72,7 +72,29 @@ TEST_F(OneCarrier, TimersGoOnWhileFibersYield) {
   EXPECT_LT(now_ns() - begun, kSecond);
 }
 
-// A thousand pinned fibers, each for a while: workers come as they are needed, past the soft limit only slowly.
+TEST_F(OneCarrier, SleepersWakeInOrderOfTheirDeadlines) {
+  constexpr int kFibers = 100;
+  int64_t begun = now_ns();
+  std::vector<int> order;
+  Lock lock;
+  Fibers all;
+  for (int k = 0; k < kFibers; k++) {
+    int i = k * 37 % kFibers;
+    all.add([&, i](Fiber* f) {
+      op_sleep(f, Reason::sleep, begun + 100 * kMilli + i * kMilli);
+      Locked hold(lock);
+      order.push_back(i);
+    });
+  }
+  all.join_all();
+  ASSERT_EQ(order.size(), static_cast<size_t>(kFibers));
+  // a worker that lost its CPU for long may lose its carrier as well, with a fiber that has not noted itself yet
+  int wrong = 0;
+  for (int i = 1; i < kFibers; i++) wrong += order[i] < order[i - 1];
+  EXPECT_LE(wrong, 5);
+}
+
+// A hundred pinned fibers, each for a while: workers come as they are needed, past the soft limit only slowly.
 TEST_F(OneCarrier, MorePinsThanWorkers) {
   options.max_workers = 30;
   std::atomic<int> done{0};

@@ -69,15 +69,15 @@ TEST_F(RingOwner, CompletionsOfABlockedPredecessor) {
       },
       [&] { raw_sleep(800 * kMilli, &slept); });
   ASSERT_EQ(write(pipe_[1], "abc", 3), 3);
-  EXPECT_LT(wait_for(&reading), 200 * kMilli);
+  wait_for(&reading);
   EXPECT_EQ(reading.res, 3);
   ASSERT_EQ(write(pair_[1], "de", 2), 2);
-  EXPECT_LT(wait_for(&receiving), 200 * kMilli);
+  wait_for(&receiving);
   EXPECT_EQ(receiving.res, 2);
   ASSERT_EQ(write(pair_[0], "f", 1), 1);
-  EXPECT_LT(wait_for(&polling), 200 * kMilli);
+  wait_for(&polling);
   EXPECT_NE(polling.res & POLLIN, 0);
-  EXPECT_LT(now_ns() - begun, 700 * kMilli) << "the first owner was not blocked any more: the test is blind";
+  EXPECT_LT(now_ns() - begun, 700 * kMilli) << "completions waited for the end of the predecessor's sleep";
   first_.join();
   EXPECT_EQ(slept, 0) << "a completion interrupted the predecessor's sleep";
   EXPECT_GE(blocked_until_ - begun, 800 * kMilli);
@@ -107,7 +107,7 @@ TEST_F(RingOwner, CancelOfWhatAPredecessorSubmitted) {
   first_owner([&] { ring->queue(request(IORING_OP_READ, pipe_[0], text, sizeof text), &reading); },
               [&] { raw_sleep(500 * kMilli, &slept); });
   ring->queue_cancel(&reading);
-  EXPECT_LT(wait_for(&reading), 200 * kMilli);
+  EXPECT_LT(wait_for(&reading), 400 * kMilli);
   EXPECT_EQ(reading.res, -ECANCELED);
   first_.join();
   EXPECT_EQ(slept, 0);
@@ -126,7 +126,7 @@ TEST_F(RingOwner, TheBellIsTheNewOwners) {
     });
     int64_t begun = now_ns();
     while (!rung.load() && now_ns() - begun < 2 * kSecond) ring->sleep(begun + 2 * kSecond);
-    EXPECT_LT(now_ns() - begun, 200 * kMilli) << i;
+    EXPECT_LT(now_ns() - begun, 500 * kMilli) << i;
     ringer.join();
   }
   first_.join();

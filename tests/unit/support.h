@@ -62,6 +62,17 @@ class Spin {
   int n_ = 0;
 };
 
+// Bounds a stress test in time too: on a loaded machine each yield may cost a slice of the scheduler.
+class Budget {
+ public:
+  explicit Budget(int rounds, int64_t ns = 2 * kSecond) : rounds_(rounds), end_(now_ns() + ns) {}
+  bool has(int round) const { return round < rounds_ && (round % 16 != 0 || now_ns() < end_); }
+
+ private:
+  int rounds_;
+  int64_t end_;
+};
+
 inline int64_t cpu_ns(clockid_t clock) {
   timespec ts;
   clock_gettime(clock, &ts);
