@@ -54,8 +54,8 @@ FdKind fd_kind(int fd) {
   struct stat st {};
   FdKind k = FdKind::unknown;
   if (sys_call(SYS_fstat, fd, sys_arg(&st)) == 0) {
-    k = S_ISSOCK(st.st_mode)                                                ? FdKind::socket
-        : S_ISCHR(st.st_mode)                                               ? (is_endless(st.st_rdev) ? FdKind::endless : FdKind::device)
+    k = S_ISSOCK(st.st_mode)  ? FdKind::socket
+        : S_ISCHR(st.st_mode) ? (is_endless(st.st_rdev) ? FdKind::endless : FdKind::device)
         : S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode) ? FdKind::file
                                                                             : FdKind::stream;
   }

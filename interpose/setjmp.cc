@@ -24,10 +24,15 @@ uint64_t* words(__jmp_buf_tag* env) { return reinterpret_cast<uint64_t*>(&env->_
 
 // Before libc's longjmp, which sets the mask of the kernel thread to the first word.
 void restore_mask(__jmp_buf_tag* env) {
+  Fiber* f = fiber_here();
+  // Out of a handler, perhaps: what it blocks may stay blocked for ever then.
+  if (f != nullptr && f->handler_blocks.load(std::memory_order_relaxed) != 0) {
+    f->handler_blocks.store(0, std::memory_order_seq_cst);
+    signals_give_back(f);
+  }
   if (env->__mask_was_saved == 0) return;
   uint64_t* w = words(env);
   bool of_fiber = w[kMark] == kMarked;
-  Fiber* f = fiber_here();
   if (f == nullptr) {
     if (of_fiber) w[0] = w[kMask];  // saved before fork
     return;

@@ -68,42 +68,63 @@ VTHR_NOINLINE void invoke_with_own_context(Call* call, void* top, uint64_t* mask
   invoke(call, top, mask);
 }
 
-// `context`: what the kernel interrupted for this, or nullptr. The handler may leave by siglongjmp and never return here.
-void run_handler(Fiber* f, int sig, const KernelAction& a, siginfo_t* info, ucontext_t* context) {
-  uint64_t mask = f->sigmask.load(std::memory_order_relaxed);
-  f->sigmask.store((mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : sig_bit(sig))) & ~kUnblockable,
-                   std::memory_order_seq_cst);
-  signals_give_back(f);
-  if ((a.flags & SA_RESETHAND) != 0) {
-    KernelAction reset = a;
-    reset.handler = nullptr;
-    sys_call(SYS_rt_sigaction, sig, sys_arg(&reset), 0, 8);
+// The next signal that is due, with its action; the mask for its handler is in force. 0: none. No other may be taken in
+// between: they would overtake it.
+struct Due {
+  siginfo_t info;
+  KernelAction action;
+  uint64_t mask, handler_blocks;  // what the handler returns to
+};
+int begin_delivery(Fiber* f, Due* due) {
+  Hushed hushed;
+  for (;;) {
+    due->mask = f->sigmask.load(std::memory_order_relaxed);
+    int sig = signal_take(f, ~due->mask, &due->info);
+    KernelAction& a = due->action;
+    a = {};
+    if (sig == 0 || !get_action(sig, &a)) return sig;
+    if (discards(a, sig)) continue;
+    if (a.handler == SIG_DFL) return sig;
+    uint64_t during = (due->mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : sig_bit(sig))) & ~kUnblockable;
+    due->handler_blocks = f->handler_blocks.load(std::memory_order_relaxed);
+    f->handler_blocks.store(due->handler_blocks | (during & ~due->mask), std::memory_order_seq_cst);
+    f->sigmask.store(during, std::memory_order_seq_cst);
+    if ((a.flags & SA_RESETHAND) != 0) {
+      KernelAction reset = a;
+      reset.handler = nullptr;
+      sys_call(SYS_rt_sigaction, sig, sys_arg(&reset), 0, 8);
+    }
+    f->signals_taken.fetch_add(1, std::memory_order_relaxed);
+    return sig;
   }
-  f->signals_taken.fetch_add(1, std::memory_order_relaxed);
+}
+
+// `context`: what the kernel interrupted for this, or nullptr. The handler may leave by siglongjmp and never return here.
+void run_handler(Fiber* f, int sig, Due* due, ucontext_t* context) {
+  const KernelAction& a = due->action;
   int saved_errno = errno;
   bool no_restart = f->no_restart;
-  Call call{a.handler, (a.flags & SA_SIGINFO) != 0, sig, info, context};
+  Call call{a.handler, (a.flags & SA_SIGINFO) != 0, sig, &due->info, context};
   void* top = alternate_stack_for(f, a);
   if (call.with_info && context == nullptr) {
-    invoke_with_own_context(&call, top, &mask);
+    invoke_with_own_context(&call, top, &due->mask);
   } else {
-    invoke(&call, top, &mask);
+    invoke(&call, top, &due->mask);
   }
   f->no_restart = no_restart || (a.flags & SA_RESTART) == 0;  // hooks that the handler called have reset it
   errno = saved_errno;
-  set_sigmask(f, mask);
+  f->sigmask.store(due->mask & ~kUnblockable, std::memory_order_seq_cst);
+  f->handler_blocks.store(due->handler_blocks, std::memory_order_seq_cst);
+  set_sigmask(f, due->mask);
 }
 
 void deliver(Fiber* f, ucontext_t* context) {
-  siginfo_t info;
-  while (int sig = signal_take(f, ~f->sigmask.load(std::memory_order_relaxed), &info)) {
-    KernelAction a{};
-    get_action(sig, &a);
-    if (discards(a, sig)) continue;
-    if (a.handler == SIG_DFL) {
+  Due due;
+  while (int sig = begin_delivery(f, &due)) {
+    if (due.action.handler == SIG_DFL) {
       default_action(sig);
     } else {
-      run_handler(f, sig, a, &info, context);
+      run_handler(f, sig, &due, context);
     }
   }
 }
@@ -198,13 +219,15 @@ uint64_t inherited_sigmask() {
   if (f != nullptr) return f->sigmask.load(std::memory_order_relaxed);
   uint64_t mask = 0;
   sys_call(SYS_rt_sigprocmask, SIG_BLOCK, 0, sys_arg(&mask), 8);
+  signals_foreign_blocks(mask);
   return mask;
 }
 
 void set_sigmask(Fiber* f, uint64_t mask) {
   mask &= ~kUnblockable;
-  f->sigmask.store(mask, std::memory_order_seq_cst);
+  uint64_t before = f->sigmask.exchange(mask, std::memory_order_seq_cst);
   signals_want(~mask);
+  signals_reconsider(mask & ~before);
   signals_give_back(f);
 }
 
@@ -232,7 +255,7 @@ int kill_fiber(Fiber* f, int sig, const siginfo_t* info) {
     signals_to_kernel(f);
   } else if (f == current) {
     deliver_due(f);
-  } else if (!refuses(f, sig)) {
+  } else if ((taken_signals(f) & sig_bit(sig)) != 0) {
     notify(f);
   }
   return 0;
@@ -316,12 +339,18 @@ int as_errno(int err) { return static_cast<int>(libc_result(-err)); }
 
 VTHR_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* old) noexcept {
   Fiber* f = fiber_here();
-  return f == nullptr ? REAL(pthread_sigmask)(how, set, old) : change(f, how, set, old);
+  if (f != nullptr) return change(f, how, set, old);
+  int err = REAL(pthread_sigmask)(how, set, old);
+  if (err == 0 && set != nullptr && how != SIG_UNBLOCK) signals_foreign_blocks(word_of(set));
+  return err;
 }
 
 VTHR_EXPORT int sigprocmask(int how, const sigset_t* set, sigset_t* old) noexcept {
   Fiber* f = fiber_here();
-  return f == nullptr ? REAL(sigprocmask)(how, set, old) : as_errno(change(f, how, set, old));
+  if (f != nullptr) return as_errno(change(f, how, set, old));
+  int r = REAL(sigprocmask)(how, set, old);
+  if (r == 0 && set != nullptr && how != SIG_UNBLOCK) signals_foreign_blocks(word_of(set));
+  return r;
 }
 
 VTHR_EXPORT int sigpending(sigset_t* set) noexcept {

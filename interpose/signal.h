@@ -70,10 +70,13 @@ inline uint64_t due_signals(Fiber* f) {
 inline void deliver_due(Fiber* f) {
   if (VTHR_UNLIKELY(due_signals(f) != 0)) deliver_signals(f);
 }
-// f blocks `sig` and does not wait for it.
+// Those that f lets in or waits for.
+inline uint64_t taken_signals(Fiber* f) {
+  return ~f->sigmask.load(std::memory_order_seq_cst) | f->waits_for.load(std::memory_order_seq_cst);
+}
+// f blocks `sig`, not only for the length of a handler, and does not wait for it.
 inline bool refuses(Fiber* f, int sig) {
-  return (f->sigmask.load(std::memory_order_seq_cst) & ~f->waits_for.load(std::memory_order_seq_cst) &
-          sig_bit(sig)) != 0;
+  return ((taken_signals(f) | f->handler_blocks.load(std::memory_order_seq_cst)) & sig_bit(sig)) == 0;
 }
 void notify(Fiber* f);  // makes f look at its pending signals. Any thread
 
@@ -93,6 +96,9 @@ void signals_to_kernel(Fiber* f);
 // sigthread.cc. Signals of the process of this set may be sent to fibers from now on. Cheap when that is known.
 extern std::atomic<uint64_t> signals_wanted;
 void signals_want(uint64_t set);
+// The signal thread must know now: a fiber does not take those any more; a foreign thread blocks those.
+void signals_reconsider(uint64_t set);
+void signals_foreign_blocks(uint64_t set);
 void signal_thread_start();
 void signal_thread_after_fork();
 void signal_records_after_fork();

@@ -163,6 +163,7 @@ void signals_to_kernel(Fiber* f) {
 
 void signals_fiber_bound(Fiber* f) {
   uint64_t mask = f->sigmask.exchange(~0ull, std::memory_order_seq_cst);  // nobody chooses it any more
+  f->handler_blocks.store(0, std::memory_order_seq_cst);
   signals_give_back(f);
   stack_t stack{};
   stack.ss_sp = f->altstack.sp;
@@ -177,8 +178,10 @@ void signals_fiber_bound(Fiber* f) {
 // The end of a fiber: from here on it takes none, and what it had to itself is lost.
 void signals_fiber_ends(Fiber* f) {
   if (f->signal_tid.exchange(0, std::memory_order_seq_cst) != 0) sys_set_sigmask(kWorkerMask);
-  f->sigmask.store(~0ull, std::memory_order_seq_cst);
+  uint64_t before = f->sigmask.exchange(~0ull, std::memory_order_seq_cst);
+  f->handler_blocks.store(0, std::memory_order_seq_cst);
   signals_give_back(f);
+  signals_reconsider(~before);
   if (f->signal_records != nullptr) {
     Hushed hushed;
     Locked hold(records_lock);

@@ -58,6 +58,7 @@ long wait_for_signal(Fiber* f, const void* program_set, siginfo_t* info, const t
   }
   if (r <= 0 && (limit == nullptr || limit->tv_sec != 0 || limit->tv_nsec != 0)) {
     int64_t deadline = deadline_in(limit);
+    f->wait_claimed.store(false, std::memory_order_relaxed);
     f->waits_for.store(set, std::memory_order_seq_cst);
     signals_want(set);
     do {
@@ -70,6 +71,7 @@ long wait_for_signal(Fiber* f, const void* program_set, siginfo_t* info, const t
       if (late != 0) r = late;
     }
     signals_give_back(f);
+    signals_reconsider(set);
     if (r == -ECANCELED) {
       cancel_here();
       r = -EINTR;

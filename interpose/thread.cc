@@ -20,7 +20,9 @@ namespace vthr {
 
 namespace {
 
+// Pairs (Dekker): the initial thread sets this, then counts the fibers; the last fiber's end counts, then reads this.
 std::atomic<bool> initial_thread_left{false};
+std::atomic<bool> exit_begun{false};
 
 // Runs exit(0) for a program whose initial thread called pthread_exit and whose last fiber has ended.
 void* exit_main(void*) {
@@ -39,12 +41,19 @@ void* exit_main(void*) {
   exit(0);
 }
 
+// The end of the last fiber and that of the initial thread may both see that nobody is left, and a second exit() would end
+// the process while the first still runs its handlers.
+void begin_exit() {
+  if (!exit_begun.exchange(true, std::memory_order_acq_rel)) hooks.make_thread(exit_main, nullptr);
+}
+
 // The bottom frame of the program's part of a fiber. pthread_exit and cancellation unwind to it by glibc's own public
 // means (HAZARDS 21).
 VTHR_NOINLINE void run_start(Fiber* f) {
   __pthread_unwind_buf_t buf;
   if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(buf.__cancel_jmp_buf), 0) == 0) {
     __pthread_register_cancel(&buf);
+    leave(f);  // handlers may run from here on: they may use ctype, and end the thread
     f->result = f->start(f->arg);
     __pthread_unregister_cancel(&buf);
   } else if (!f->exit_called) {
@@ -54,13 +63,12 @@ VTHR_NOINLINE void run_start(Fiber* f) {
 
 // The child of a fork in a fiber came to the end of its only thread: it is the last one, so the process ends.
 [[noreturn]] void end_as_kernel_thread() {
-  if (fiber_live_count() == 0) exit(0);
-  initial_thread_left.store(true);
+  initial_thread_left.store(true, std::memory_order_seq_cst);
+  if (fiber_live_count() == 0 && !exit_begun.exchange(true, std::memory_order_acq_rel)) exit(0);
   for (;;) sys_call(SYS_exit, 0);
 }
 
 void fiber_main(Fiber* f) {
-  leave(f);
   tls_first_run();
   run_start(f);
   tls_run_destructors();
@@ -148,7 +156,7 @@ int join(Fiber* f, void** result, int64_t deadline) {
 }  // namespace
 
 void last_fiber_ended() {
-  if (initial_thread_left.load(std::memory_order_acquire)) hooks.make_thread(exit_main, nullptr);
+  if (initial_thread_left.load(std::memory_order_acquire)) begin_exit();
 }
 
 void fiber_after_fork_in_child(Fiber* f) {
@@ -156,6 +164,7 @@ void fiber_after_fork_in_child(Fiber* f) {
   tls_after_fork_in_fiber();
   f->in_runtime.store(0, std::memory_order_relaxed);
   initial_thread_left.store(false, std::memory_order_relaxed);
+  exit_begun.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace vthr
@@ -241,8 +250,8 @@ VTHR_EXPORT void pthread_exit(void* value) {
     f->result = value;
     f->exit_called = true;
   } else if (sched_running() && sys_gettid() == static_cast<int>(sys_call(SYS_getpid))) {
-    initial_thread_left.store(true, std::memory_order_release);
-    if (fiber_live_count() == 0) hooks.make_thread(exit_main, nullptr);
+    initial_thread_left.store(true, std::memory_order_seq_cst);
+    if (fiber_live_count() == 0) begin_exit();
   }
   REAL(pthread_exit)(value);
   __builtin_unreachable();

@@ -63,6 +63,7 @@ int fiber_make(const FiberAttr& attr, void (*main)(Fiber*), Fiber** out) {
   f->sigmask.store(~0ull, std::memory_order_relaxed);  // nobody sends it a signal before it has its own mask
   f->pending.store(0, std::memory_order_relaxed);
   f->waits_for.store(0, std::memory_order_relaxed);
+  f->handler_blocks.store(0, std::memory_order_relaxed);
   f->shared_pending.store(0, std::memory_order_relaxed);
   f->no_restart = false;
   f->altstack = {};

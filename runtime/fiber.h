@@ -93,6 +93,8 @@ struct Fiber {
   std::atomic<uint64_t> sigmask{0};
   std::atomic<uint64_t> pending{0};
   std::atomic<uint64_t> waits_for{0};       // blocked ones that end its wait all the same (sigwait)
+  std::atomic<bool> wait_claimed{false};    // the signal thread has sent what ends that wait
+  std::atomic<uint64_t> handler_blocks{0};  // of `sigmask`: only until a handler under way returns
   std::atomic<uint64_t> shared_pending{0};  // of `pending`: sent to the process, others may take them too
   struct SignalRecord* signal_records = nullptr;  // siginfo of pending ones that have more than the number
   AltStack altstack;

@@ -27,7 +27,7 @@ struct SlotClass {
   Lock lock;
   FreeSlot* free_list;
   std::atomic<size_t> free_count;  // changes under the lock
-  char* fresh_low;  // not yet carved part of the newest arena
+  char* fresh_low;                 // not yet carved part of the newest arena
   char* fresh_high;
 };
 

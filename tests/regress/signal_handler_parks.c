@@ -5,7 +5,7 @@
 
 enum { THREADS = 6, ROUNDS = 5 };
 static __thread atomic_int* mine;
-static atomic_int hits[THREADS], stop;
+static atomic_int hits[THREADS], started, stop;
 static void handler(int unused) {
   (void)unused;
   (*mine)++;
@@ -13,6 +13,7 @@ static void handler(int unused) {
 }
 static void* spins(void* counter) {
   mine = counter;
+  started++;
   while (!stop) {
   }
   return NULL;
@@ -23,7 +24,7 @@ int main(void) {
   signal(SIGUSR1, handler);
   pthread_t t[THREADS];
   for (int i = 0; i < THREADS; i++) t[i] = start_thread(spins, &hits[i]);
-  pause_ms(50);
+  CHECK(EVENTUALLY(started == THREADS), "%d of %d threads start", (int)started, THREADS);
   for (int round = 1; round <= ROUNDS; round++)
     for (int i = 0; i < THREADS; i++) {
       CHECK(pthread_kill(t[i], SIGUSR1) == 0, "pthread_kill");

@@ -54,6 +54,39 @@ static void* by_sigwait(void* unused) {
   return unused;
 }
 
+/* Sent while the thread waits, or runs and lets them in. */
+static void in_order(int s, int* next, int value) {
+  CHECK(value == next[s - SIGRTMIN], "signal %d: value %d, want %d", s, value, next[s - SIGRTMIN]);
+  next[s - SIGRTMIN]++;
+}
+static void* live_sigwait(void* unused) {
+  sigset_t set;
+  siginfo_t info;
+  int next[2] = {0, 0};
+  sigemptyset(&set);
+  sigaddset(&set, SIGRTMIN);
+  sigaddset(&set, SIGRTMIN + 1);
+  ready = 1;
+  for (int i = 0; i < 2 * N; i++) {
+    int s = sigwaitinfo(&set, &info);
+    if (s < 0) CHECK(0, "sigwaitinfo: errno %d", errno);
+    if (s > 0) in_order(s, next, info.si_value.sival_int);
+  }
+  return unused;
+}
+static void* live_handler(void* unused) {
+  sigset_t both;
+  int next[2] = {0, 0};
+  sigemptyset(&both);
+  sigaddset(&both, SIGRTMIN);
+  sigaddset(&both, SIGRTMIN + 1);
+  pthread_sigmask(SIG_UNBLOCK, &both, NULL);
+  ready = 1;
+  CHECK(EVENTUALLY(count == 2 * N), "%d handlers", count);
+  for (int i = 0; i < count; i++) in_order(got[i] / 1000, next, got[i] % 1000);
+  return unused;
+}
+
 int main(void) {
   check_begin();
   struct sigaction action;
@@ -91,6 +124,17 @@ int main(void) {
         CHECK((to_process ? sigqueue(getpid(), SIGRTMIN + k, v) : pthread_sigqueue(t, SIGRTMIN + k, v)) == 0, "sigqueue");
     }
     sent = 1;
+    join_thread(t);
+  }
+  for (int handlers = 0; handlers < 2; handlers++) {
+    STAGE(handlers ? "to the process, live, by handlers" : "to the process, live, by sigwait");
+    ready = 0;
+    t = start_thread(handlers ? live_handler : live_sigwait, NULL);
+    CHECK(EVENTUALLY(ready), "ready");
+    for (int i = 0; i < N; i++) {
+      union sigval v = {.sival_int = i};
+      for (int k = 1; k >= 0; k--) CHECK(sigqueue(getpid(), SIGRTMIN + k, v) == 0, "sigqueue");
+    }
     join_thread(t);
   }
   return check_end();
