@@ -38,10 +38,27 @@ class AsThread {
   uint64_t old_ = 0;
 };
 
+// No worker is made meanwhile; a child that has forked behind our back may have a lock that nobody gives back.
+class NoThreadIsMade {
+ public:
+  NoThreadIsMade() : locked_(runtime_alive()) {
+    if (locked_) kernel_threads_lock.lock();
+  }
+  ~NoThreadIsMade() {
+    if (locked_) kernel_threads_lock.unlock();
+  }
+  NoThreadIsMade(const NoThreadIsMade&) = delete;
+  NoThreadIsMade& operator=(const NoThreadIsMade&) = delete;
+
+ private:
+  bool locked_;
+};
+
 // set*id: glibc marks each listed thread and waits for THREAD_SELF of each to be unmarked: that must be the worker.
 // The call is in a function of its own, which looks up where errno is: compilers take that for a constant of a function.
 template <class F>
 __attribute__((noinline, noclone)) long result_of(F call) {
+  NoThreadIsMade hold;
   long r = call();
   return r < 0 ? -errno : r;
 }
@@ -72,7 +89,10 @@ using namespace vthr;
 #define CREDENTIAL_CALL(name, params, args)                               \
   VTHR_EXPORT int name params noexcept {                                  \
     Fiber* f = fiber_here();                                              \
-    if (f == nullptr) return REAL(name) args;                             \
+    if (f == nullptr) {                                                   \
+      NoThreadIsMade hold;                                                \
+      return REAL(name) args;                                             \
+    }                                                                     \
     return with_worker_tcb(f, [&]() -> long { return REAL(name) args; }); \
   }
 
@@ -88,7 +108,10 @@ CREDENTIAL_CALL(setgroups, (size_t n, const gid_t* list), (n, list))
 
 VTHR_EXPORT int initgroups(const char* user, gid_t group) {
   Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(initgroups)(user, group);
+  if (f == nullptr) {
+    NoThreadIsMade hold;
+    return REAL(initgroups)(user, group);
+  }
   return with_worker_tcb(f, [&]() -> long { return REAL(initgroups)(user, group); });
 }
 

@@ -171,9 +171,10 @@ VTHR_NOINLINE void on_setxid(int sig, siginfo_t* info, void* context) {
   Fiber* f = current;
   Worker* w = f != nullptr ? f->worker.load(std::memory_order_relaxed) : nullptr;
   void* fiber_tcb = f != nullptr ? f->tcb : nullptr;
-  if (w != nullptr) tls_set_fs(w->tcb);
+  bool swap = w != nullptr && !w->bound;  // the kernel tid of a bound fiber is in its own TCB
+  if (swap) tls_set_fs(w->tcb);
   reinterpret_cast<void (*)(int, siginfo_t*, void*)>(handler)(sig, info, context);
-  if (w != nullptr) tls_set_fs(fiber_tcb);
+  if (swap) tls_set_fs(fiber_tcb);
 }
 
 void wrap(int sig, void (*handler)(int, siginfo_t*, void*), KernelAction* old, unsigned long flags) {

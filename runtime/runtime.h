@@ -3,6 +3,7 @@
 #include "runtime/admission.h"
 #include "runtime/base.h"
 #include "runtime/fiber.h"
+#include "runtime/kernel_thread.h"
 #include "runtime/op.h"
 #include "runtime/options.h"
 #include "runtime/parking.h"

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "runtime/admission.h"
+#include "runtime/kernel_thread.h"
 #include "runtime/options.h"
 #include "runtime/pins.h"
 #include "runtime/ring.h"
@@ -31,9 +32,7 @@ std::atomic<uint32_t>* alive_word;
 
 namespace {
 
-constexpr size_t kWorkerStack = 256 << 10;
-constexpr int kSparesKept =
-    2;  // a worker must be at hand when the malloc that pthread_create calls is locked
+constexpr int kSparesKept = 2;  // two carriers can be handed off before a thread has to be made
 
 Lock global_lock;
 Fiber *global_head, *global_tail;
@@ -217,6 +216,18 @@ bool may_make_worker() {
          workers_coming.load(std::memory_order_relaxed) == 0;
 }
 
+namespace {
+// Sanitizers have to know of every thread: in builds for them glibc makes these too.
+bool start_thread(void* (*start)(void*), Worker* w) {
+#if defined(VTHR_NO_FS_SWITCH) || defined(__SANITIZE_ADDRESS__)
+  return hooks.make_thread(start, w) == 0;
+#else
+  // The start runs on a thread of the program, whose signal mask ours must not inherit.
+  return runtime_alive() ? kernel_thread_start(start, w) : hooks.make_thread(start, w) == 0;
+#endif
+}
+}  // namespace
+
 bool make_worker() {
   void* memory = sys_map(round_up(sizeof(Worker), kPage));
   if (memory == nullptr) return false;
@@ -225,7 +236,7 @@ bool make_worker() {
   w->all_next = workers_list.load(std::memory_order_relaxed);
   workers.fetch_add(1, std::memory_order_relaxed);
   workers_coming.fetch_add(1, std::memory_order_relaxed);
-  if (hooks.make_thread(worker_main, w) != 0) {
+  if (!start_thread(worker_main, w)) {
     workers.fetch_sub(1, std::memory_order_relaxed);
     workers_coming.fetch_sub(1, std::memory_order_relaxed);
     sys_unmap(memory, round_up(sizeof(Worker), kPage));
@@ -271,7 +282,7 @@ Worker* take_spare() {
 namespace {
 // The service thread does for sysmon what sysmon cannot: sysmon has a descriptor table of its own, which threads that
 // it makes would inherit (seen: OpenJDK's class file descriptor was not there on such a worker) and in which the
-// doorbells of carriers do not exist; and the malloc in pthread_create may be locked by the very fiber that is pinned.
+// doorbells of carriers do not exist.
 // Word: the requests not yet served, set by anybody (release), taken by the service thread (acquire).
 std::atomic<uint32_t> requests{0};
 
@@ -288,7 +299,7 @@ bool make_bound_thread(Fiber* f) {
   w->all_next = workers_list.load(std::memory_order_relaxed);
   while (!workers_list.compare_exchange_weak(w->all_next, w, std::memory_order_release)) {
   }
-  return hooks.make_thread(bound_main, w) == 0;
+  return start_thread(bound_main, w);
 }
 
 // A fiber must get its thread: a refusal is tried again until the kernel has one.
@@ -464,6 +475,7 @@ void sched_after_fork() {
   next_worker_id.store(0, std::memory_order_relaxed);
   stack_after_fork();
   tls_after_fork();
+  kernel_threads_after_fork();
   fiber_after_fork();
   admission_after_fork();
   sysmon_after_fork();

@@ -50,6 +50,8 @@ struct Layout {
   ptrdiff_t rseq;  // of the restartable sequences area; rseq_registered: glibc registers it
   bool rseq_registered;
   char head[kHeadCopyTo];
+  size_t image_bytes;  // below the TCB
+  char* image;         // the first worker's static TLS
 } L;
 
 void* (*dl_allocate_tls)(void*);
@@ -233,6 +235,9 @@ void tls_measure_on_worker() {
   L.robust_futex_offset = at<ptrdiff_t>(head, 8);
   L.res_state = at<char*>(self, L.resp) - self;
   memcpy(L.head, self, sizeof L.head);
+  L.image_bytes = L.static_size - L.tcb_size;
+  L.image = static_cast<char*>(sys_map(round_up(L.image_bytes, kPage)));
+  if (L.image != nullptr) memcpy(L.image, self - L.image_bytes, L.image_bytes);
   Dl_info info;
   link_map* map = nullptr;
   // errno lives in libc's own TLS; its module is the one that recycling leaves alone
@@ -252,9 +257,10 @@ void* tls_tcb_of_block(void* block) {
   return reinterpret_cast<void*>(top & ~(L.static_align - 1));
 }
 
-void* tls_create(void* block, int tid) {
-  auto* tcb = static_cast<char*>(tls_tcb_of_block(block));
-  if (dl_allocate_tls(tcb) == nullptr) return nullptr;
+namespace {
+
+// What a TCB in zeroed memory needs beside its dtv.
+void fill_tcb(char* tcb, int tid) {
   at<void*>(tcb, 0) = tcb;
   at<void*>(tcb, kHeadSelf) = tcb;
   memcpy(tcb + kHeadCopyFrom, L.head + kHeadCopyFrom, kHeadCopyTo - kHeadCopyFrom);
@@ -268,19 +274,48 @@ void* tls_create(void* block, int tid) {
   at<char*>(tcb, L.resp) = tcb + L.res_state;
   at<uint32_t>(tcb, static_cast<size_t>(L.rseq) + offsetof(struct rseq, cpu_id)) =
       static_cast<uint32_t>(RSEQ_CPU_ID_UNINITIALIZED);
+}
+
+void link_tcb(char* tcb) {
   auto* link = reinterpret_cast<GlibcList*>(tcb + L.list);
   Locked hold(list_lock);
   link->next = L.stack_user;
   link->prev = L.stack_user->prev;
-  std::atomic_thread_fence(
-      std::memory_order_release);  // glibc walks forward; our node is whole before it is seen
+  // glibc walks forward; our node is whole before it is seen
+  std::atomic_thread_fence(std::memory_order_release);
   link->prev->next = link;
   L.stack_user->prev = link;
+}
+
+}  // namespace
+
+void* tls_create(void* block, int tid) {
+  auto* tcb = static_cast<char*>(tls_tcb_of_block(block));
+  if (dl_allocate_tls(tcb) == nullptr) return nullptr;
+  fill_tcb(tcb, tid);
+  link_tcb(tcb);
   return tcb;
 }
 
+void* tls_create_for_worker(void* block) {
+  auto* tcb = static_cast<char*>(tls_tcb_of_block(block));
+  tls_renew_for_worker(tcb);
+  link_tcb(tcb);
+  return tcb;
+}
+
+void tls_renew_for_worker(void* tcb) {
+  auto* t = static_cast<char*>(tcb);
+  memcpy(t - L.image_bytes, L.image, L.image_bytes);
+  at<void*>(t, kHeadDtv) = at<void*>(L.head, kHeadDtv);
+  fill_tcb(t, 0);
+  *tls_cancelhandling(t) = 0;
+}
+
+int* tls_tid_word(void* tcb) { return &at<int>(tcb, L.tid); }
 void tls_set_tid(void* tcb, int tid) { at<int>(tcb, L.tid) = tid; }
 void tls_bind(void* tcb, int kernel_tid) {
+  at<int>(tls_self(), L.tid) = 0;  // set*id would wait for both
   at<int>(tcb, L.tid) = kernel_tid;
   sys_call(SYS_set_robust_list, sys_arg(static_cast<char*>(tcb) + L.robust), 24);  // sizeof(robust_list_head)
 }

@@ -24,10 +24,15 @@ void* tls_tcb_of_block(void* block);
 // Makes the TCB and TLS of a new fiber in zeroed memory `block`, and links it into _dl_stack_user for life.
 // nullptr when out of memory (the dtv comes from the program's malloc: hold no runtime lock). Fiber or foreign thread.
 void* tls_create(void* block, int tid);
+// The same for a kernel thread of ours that glibc does not make: a copy of the first worker's block as it was at its birth.
+// Its dtv is the first worker's: code on it must not use dynamic TLS. Allocates nothing. Threads of ours.
+void* tls_create_for_worker(void* block);
+void tls_renew_for_worker(void* tcb);  // for the next thread on that block; the one before has ended
+int* tls_tid_word(void* tcb);
 void tls_set_tid(void* tcb, int tid);
 int tls_tid(void* tcb);
-// On a fresh kernel thread that a fiber will be bound to: glibc's own code finds the kernel's tid in the fiber's TCB, and
-// the kernel the fiber's robust mutexes.
+// On a fresh kernel thread that a fiber will be bound to: glibc's own code finds the kernel's tid in the fiber's TCB, and only
+// there, and the kernel the fiber's robust mutexes.
 void tls_bind(void* tcb, int kernel_tid);
 // On the fiber, before its start function for the first time.
 void tls_first_run();

@@ -222,8 +222,8 @@ void* worker_main(void* arg) {
   char name[16];
   snprintf(name, sizeof name, "vthr-%u", w->id);
   sys_call(SYS_prctl, PR_SET_NAME, sys_arg(name));
-  tls_unregister_rseq();
   if (w->id == 0) tls_measure_on_worker();  // sched_start waits for it before there is another worker
+  tls_unregister_rseq();
   w->voluntary_at_birth = voluntary_switches();
   count(counters.workers_made);
   give_spare(w);
@@ -254,7 +254,6 @@ void* bound_main(void* arg) {
   this_worker = w;
   w->tcb = tls_self();
   w->tid = sys_gettid();
-  tls_unregister_rseq();
   tls_bind(f->tcb, w->tid);
   w->state.store(kRobbed,
                  std::memory_order_release);  // as one whose carrier was taken: enter() queues the fiber
