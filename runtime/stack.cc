@@ -37,6 +37,10 @@ constexpr size_t kArenaBytes = 512ull << 20, kMinSlots = 16, kMaxSlots = 1024;
 constexpr size_t kKeepHot = 256;        // free stacks of a class that keep their pages
 constexpr size_t kKeepBelowTop = 8192;  // of the others, bytes next to the record that stay
 
+// A page of page-table entries covers this much. Where slots meet in its middle, the top of one and the guard of the next
+// share such a page: 6.2 us instead of 7.6 us for guard and first two pages of an 8 MiB slot, and 4 KiB less.
+constexpr size_t kTableSpan = 2 << 20;
+
 constexpr size_t kLeastStack = 2048;  // below it nothing runs, not even a signal handler
 
 size_t record_size;
@@ -64,8 +68,9 @@ bool map_arena(SlotClass* c) {
   if (one_by_one.load(std::memory_order_relaxed) || as.rlim_cur != RLIM_INFINITY ||
       data.rlim_cur != RLIM_INFINITY)
     n = 1;
-  void* p = sys_map(n * c->slot_bytes);
-  if (p == nullptr && n > 1) p = sys_map(c->slot_bytes), n = 1;
+  size_t spare = c->slot_bytes % kTableSpan == 0 && n > 1 ? kTableSpan : 0;
+  void* p = sys_map(n * c->slot_bytes + spare);
+  if (p == nullptr && n > 1) p = sys_map(c->slot_bytes), n = 1, spare = 0;
   if (p == nullptr) return false;
   if (n > 1) {
     // MCL_FUTURE fills a mapping at once: then every arena is one stack
@@ -73,12 +78,17 @@ bool map_arena(SlotClass* c) {
     sys_call(SYS_mincore, sys_arg(p), kPage, sys_arg(&resident));
     if ((resident & 1) != 0) {
       one_by_one.store(true, std::memory_order_relaxed);
-      sys_unmap(static_cast<char*>(p) + c->slot_bytes, (n - 1) * c->slot_bytes);
+      sys_unmap(static_cast<char*>(p) + c->slot_bytes, (n - 1) * c->slot_bytes + spare);
       n = 1;
+      spare = 0;
     }
   }
-  sys_call(SYS_madvise, sys_arg(p), n * c->slot_bytes, MADV_NOHUGEPAGE);
+  sys_call(SYS_madvise, sys_arg(p), n * c->slot_bytes + spare, MADV_NOHUGEPAGE);
   c->fresh_low = static_cast<char*>(p);
+  if (spare != 0) {
+    uintptr_t first = round_up(reinterpret_cast<uintptr_t>(p) + kTableSpan / 2, kTableSpan) - kTableSpan / 2;
+    c->fresh_low = reinterpret_cast<char*>(first);
+  }
   c->fresh_high = c->fresh_low + n * c->slot_bytes;
   return true;
 }
