@@ -183,7 +183,7 @@ check-tsan:
 	$(submake) tsan
 	$(run_tests) --only tsan $(RUN_FLAGS)
 
-# The cases 20 times each, the stress programs with STRESS=10.
+# The cases 50 times each, the slower ones 20 times; the stress programs with STRESS=10.
 check-long:
 	$(need) build check servers
 	$(submake) all tests tsan
