@@ -346,6 +346,9 @@ extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, lo
     if (nr == SYS_tkill || nr == SYS_tgkill) {
       long r = kill_by_tid(&other, nr, a, b, c);
       if (!other) return libc_result(r);
+    } else if (nr == SYS_rt_sigaction) {
+      return libc_result(
+          action_by_number(static_cast<int>(a), ptr<void>(b), ptr<void>(c), static_cast<size_t>(d)));
     } else if (closes(nr)) {
       return close_by_number(nr, a, b, c);
     } else if (self != nullptr) {

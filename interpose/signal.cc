@@ -207,10 +207,12 @@ void signals_wrap_handlers() {
 
 void signals_start() {
   signals_wrap_handlers();
+  faults_start();
   signal_thread_start();
 }
 
 void signals_after_fork() {
+  faults_after_fork();
   signal_records_after_fork();
   signal_thread_after_fork();
 }

@@ -3,6 +3,7 @@
 //   signal.cc    delivery, masks, pthread_kill      sigpend.cc    pending signals with their siginfo
 //   sigthread.cc signals of the process             sigwait.cc    sigwait, sigsuspend, pause
 //   altstack.cc  sigaltstack                        setjmp.cc     masks in jump buffers
+//   sigaction.cc dispositions, handlers of faults
 #pragma once
 #include <csignal>
 
@@ -18,9 +19,9 @@ struct KernelAction {
   void* restorer;
   uint64_t mask;
 };
-inline bool get_action(int sig, KernelAction* a) {
-  return sys_call(SYS_rt_sigaction, sig, 0, sys_arg(a), 8) == 0;
-}
+bool get_action(int sig, KernelAction* a);  // as the program set it; sigaction.cc. Any thread
+void faults_start();                        // the handlers that there are; from here on those that come too
+void faults_after_fork();
 // Does a signal with this action do nothing?
 bool discards(const KernelAction& a, int sig);
 
@@ -79,6 +80,9 @@ inline bool refuses(Fiber* f, int sig) {
   return ((taken_signals(f) | f->handler_blocks.load(std::memory_order_seq_cst)) & sig_bit(sig)) == 0;
 }
 void notify(Fiber* f);  // makes f look at its pending signals. Any thread
+
+// The fiber's own mask; `want` nullptr: only asks. 0 or EINVAL.
+int change_sigmask(Fiber* f, int how, const uint64_t* want, uint64_t* old);
 
 // sigpend.cc. `info` nullptr: as pthread_kill of this process. `shared`: it was sent to the process, so another thread
 // may take it as well. 0, or EAGAIN. Any thread.

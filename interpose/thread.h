@@ -34,6 +34,7 @@ void signals_fiber_ends(Fiber* f);          // by itself, after its last destruc
 long wait_for_signal(Fiber* f, const void* set, siginfo_t* info, const timespec* limit);
 long suspend_fiber(Fiber* f, const void* mask);  // sigsuspend; nullptr: pause
 long altstack_fiber(Fiber* f, const void* set, void* old);
+long action_by_number(int sig, const void* set, void* old, size_t size);  // rt_sigaction. Any thread
 uint64_t pending_of(Fiber* f);
 
 // The kernel's signal mask of workers and all threads of ours: everything but faults and glibc's own two.
