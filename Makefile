@@ -64,7 +64,7 @@ tsan_obj := $(addprefix $(BUILD)/tsan/obj/,$(addsuffix .o,$(runtime_src)))
 tool := $(if $(wildcard diag/vthr.cc),$(BUILD)/vthr)
 lib := $(if $(lib_obj),$(BUILD)/libvthr.so)
 
-.PHONY: all lib tool examples demo check check-long check-tsan tests units tsan bench bench-quick \
+.PHONY: all lib tool examples demo check check-long check-tsan soak tests units tsan bench bench-quick \
   install uninstall format lint layers symbols options help clean packages FORCE
 all: lib tool examples
 lib: $(lib)
@@ -189,6 +189,12 @@ check-long:
 	$(submake) all tests tsan
 	$(run_tests) --tools --long $(RUN_FLAGS)
 
+# A random mix of everything for SOAK_SECONDS (600); check runs the same program for 5 s.
+soak:
+	$(need) build
+	$(submake) all $(BUILD)/tests/stress/soak
+	$(Q)BUILD=$(BUILD) LIB=$(LIB) tests/tools/soak
+
 bench bench-quick:
 	$(need) build bench
 	$(submake) all $(bench_bin)
@@ -237,6 +243,7 @@ help:
 	@echo "make              the library, the command line tool and the examples, in $(BUILD)/"
 	@echo "make demo         a thread-per-connection server with 1,000 connections, under libvthr and natively"
 	@echo "make check        build and run all tests (check-long: longer; check-tsan: units under ThreadSanitizer)"
+	@echo "make soak         a random mix of everything for SOAK_SECONDS=600 seconds"
 	@echo "make bench        the performance table (bench-quick: a short run)"
 	@echo "make install      into PREFIX=$(PREFIX); make uninstall"
 	@echo "make format lint layers symbols    the rules for the sources"
