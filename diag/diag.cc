@@ -57,7 +57,11 @@ void say_errors() {
 }
 
 bool proc_readable() {
-  return sys_call(SYS_faccessat, AT_FDCWD, sys_arg("/proc/thread-self/syscall"), R_OK, 0) == 0;
+  auto readable = [](const char* file) {
+    return sys_call(SYS_faccessat, AT_FDCWD, sys_arg(file), R_OK, 0) == 0;
+  };
+  return readable("/proc/self/syscall") ||
+         readable("/proc/thread-self/syscall");  // why in this order: module.cc
 }
 
 void put_start_text(Text* out, const char* why) {

@@ -148,9 +148,17 @@ bool peek(uint64_t addr, void* to, size_t n) {
 }
 
 namespace {
+// The process's own entry is empty when the initial thread has ended. The other is not tried first: what was looked up below
+// the id of a thread makes its end, and the wait for the process, spin in the kernel while other processors are busy (11 ms
+// for a child on a loaded machine, natively too).
+constexpr const char* kExe[] = {"/proc/self/exe", "/proc/thread-self/exe"};
+
 void find_name() {
-  long n = sys_call(SYS_readlinkat, AT_FDCWD, sys_arg("/proc/thread-self/exe"), sys_arg(exe_path),
-                    sizeof exe_path - 1);
+  long n = -1;
+  for (const char* link : kExe) {
+    n = sys_call(SYS_readlinkat, AT_FDCWD, sys_arg(link), sys_arg(exe_path), sizeof exe_path - 1);
+    if (n > 0) break;
+  }
   if (n <= 0) {
     auto* name = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
     snprintf(exe_path, sizeof exe_path, "%s", name != nullptr ? name : "");
@@ -174,8 +182,11 @@ const char* program_name() { return exe_name; }
 
 long program_file() {
   if (exe_fd >= 0) return sys_call(SYS_fcntl, exe_fd, F_DUPFD_CLOEXEC, 0);
-  long fd = file_open(AT_FDCWD, "/proc/thread-self/exe", O_RDONLY);
-  return fd >= 0 ? fd : file_open(AT_FDCWD, exe_path, O_RDONLY);
+  for (const char* link : kExe) {
+    long fd = file_open(AT_FDCWD, link, O_RDONLY);
+    if (fd >= 0) return fd;
+  }
+  return file_open(AT_FDCWD, exe_path, O_RDONLY);
 }
 
 void modules_refresh() {
