@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/sys.h"
+
 #define VTHR_LIKELY(x) __builtin_expect(!!(x), 1)
 #define VTHR_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define VTHR_NOINLINE __attribute__((noinline))
@@ -17,13 +19,17 @@ constexpr size_t kPage = 4096;
 constexpr int64_t kNever = INT64_MAX;  // a deadline that does not come
 constexpr int64_t kSecond = 1000000000, kMilli = 1000000, kMicro = 1000;
 
-// The atomics of the product. Wait word, run queue, parking bucket and doorbell are templates over such a
-// policy so that a model checker can run the same headers with atomics of its own.
+// The atomics of the product. What threads share without a lock, and the locks themselves, are templates over such a
+// policy, so that a model checker (tests/model) runs the same headers with atomics of its own.
 struct RealAtomics {
   template <class T>
   using atomic = std::atomic<T>;
   static void pause() { __builtin_ia32_pause(); }
   static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  // Sleep and wake on a 32-bit word, or the low half of a longer one: a private futex.
+  static void wait(const void* word, uint32_t value) { sys_futex_wait(word, value); }
+  static void wake(const void* word) { sys_futex_wake(word); }
+  static constexpr int kSpins = 200;  // of a lock, before it sleeps
 };
 
 // CLOCK_MONOTONIC in nanoseconds. Any thread, async-signal-safe (vDSO).

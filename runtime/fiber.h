@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "runtime/bucket.h"
 #include "runtime/context.h"
 #include "runtime/engine.h"
 #include "runtime/list.h"
@@ -15,17 +16,6 @@ namespace vthr {
 struct Worker;
 struct Carrier;
 struct Fiber;
-
-// A waiter in a bucket of the parking lot. Embedded in fibers; foreign threads have one on their stack.
-struct WaitNode : ListNode {
-  const void* key = nullptr;  // changes only under the bucket locks, by a requeue
-  bool queued = false;        // in the bucket of `key`; under its lock
-  WaitWord* word = nullptr;
-  uint64_t ticket = 0;
-  Fiber* fiber = nullptr;  // nullptr: a foreign thread that sleeps on `word`
-  uint64_t arrival = 0;    // number in its bucket: a broadcast wakes those who came before it
-  uint32_t tag = 0;        // the caller's: reader or writer, futex bit set
-};
 
 // Life word: joinable -> detached          pthread_detach, by compare-and-swap (acq_rel)
 //            joinable -> ended             the scheduler, after the fiber left its stack (release)

@@ -1,7 +1,6 @@
 // The runtime's own lock: short sections, never across a system call or a switch.
 #pragma once
 #include "runtime/base.h"
-#include "runtime/sys.h"
 
 namespace vthr {
 
@@ -10,11 +9,7 @@ namespace vthr {
 //   any->0 unlock (release); whoever unlocks a 2 wakes one sleeper. Pairs: unlock's release with lock's acquire.
 // A few spins, then a private futex: with fewer CPUs than threads the holder may be off its CPU, and spinning
 // through the hooked sched_yield is out of the question.
-struct FutexAtomics : RealAtomics {
-  static void wait(const void* word, uint32_t value) { sys_futex_wait(word, value); }
-  static void wake(const void* word) { sys_futex_wake(word); }
-};
-template <class A = FutexAtomics>
+template <class A = RealAtomics>
 class LockT {
  public:
   void lock() {
@@ -32,7 +27,7 @@ class LockT {
 
  private:
   VTHR_NOINLINE void lock_slow() {
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < A::kSpins; i++) {
       uint32_t free = 0;
       if (state_.load(std::memory_order_relaxed) == 0 &&
           state_.compare_exchange_strong(free, 1, std::memory_order_acquire))
@@ -45,15 +40,16 @@ class LockT {
 };
 using Lock = LockT<>;
 
+template <class L>
 class Locked {
  public:
-  explicit Locked(Lock& l) : lock_(l) { lock_.lock(); }
+  explicit Locked(L& l) : lock_(l) { lock_.lock(); }
   ~Locked() { lock_.unlock(); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
  private:
-  Lock& lock_;
+  L& lock_;
 };
 
 }  // namespace vthr

@@ -38,10 +38,6 @@ Lock global_lock;
 Fiber *global_head, *global_tail;
 std::atomic<size_t> global_size{0};
 
-std::atomic<int> idle_carriers{0};
-std::atomic<int> spinners{0};
-std::atomic<uint32_t> next_bell{0};
-
 Lock spares_lock;
 Worker* spares;
 int spare_count;
@@ -135,25 +131,16 @@ Fiber* steal_for(Carrier* c) {
 
 // ---- waking carriers ----
 
-void note_idle(int change) { idle_carriers.fetch_add(change, std::memory_order_seq_cst); }
-int idle_carrier_count() { return idle_carriers.load(std::memory_order_seq_cst); }
-void stop_spinning() { spinners.store(0, std::memory_order_seq_cst); }
+WakingT<> waking;
+
+int idle_carrier_count() { return waking.idle(); }
 
 void wake_one() {
-  RealAtomics::fence();
-  if (idle_carriers.load(std::memory_order_relaxed) == 0 || spinners.load(std::memory_order_relaxed) != 0)
-    return;
-  int none = 0;
-  if (!spinners.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
-  uint32_t from = next_bell.fetch_add(1, std::memory_order_relaxed);
-  for (int i = 0; i < carrier_count; i++) {
-    Carrier* c = carriers[(from + static_cast<uint32_t>(i)) % static_cast<uint32_t>(carrier_count)];
-    if (c->bell.ring(true)) {
-      c->engine->ring_bell();
-      return;
-    }
-  }
-  stop_spinning();
+  waking.wake_one(carrier_count, [](uint32_t i) {
+    if (!carriers[i]->bell.ring(true)) return false;
+    carriers[i]->engine->ring_bell();
+    return true;
+  });
 }
 
 namespace {
@@ -461,8 +448,7 @@ void sched_after_fork() {
   global_lock.reset();
   global_head = global_tail = nullptr;
   global_size.store(0, std::memory_order_relaxed);
-  idle_carriers.store(0, std::memory_order_relaxed);
-  spinners.store(0, std::memory_order_relaxed);
+  waking.after_fork();
   spares_lock.reset();
   spares = nullptr;
   spare_count = 0;

@@ -5,6 +5,7 @@
 // signal (a handler interrupts calls that must not be interrupted); a netpoller thread (a hop more per completion,
 // while each carrier can sleep in its own ring).
 #pragma once
+#include "runtime/doorbell.h"
 #include "runtime/engine.h"
 #include "runtime/fiber.h"
 #include "runtime/lock.h"
@@ -20,35 +21,6 @@ struct Counters {
 };
 extern Counters counters;
 inline void count(std::atomic<uint64_t>& c, uint64_t n = 1) { c.fetch_add(n, std::memory_order_relaxed); }
-
-// Doorbell of a carrier: is its owner asleep?
-//   awake -> sleeping        the owner, before its last look at the queues (seq_cst, with a fence)
-//   sleeping -> rung         a ringer that left something for this carrier, by compare-and-swap: it alone rings the
-//                            engine's bell
-//   sleeping -> rung_to_spin the same, to make the owner look for work anywhere: it counts as a spinner
-//   any -> awake             the owner when it wakes
-// Pairs: the ringer queues work, fences, then reads the word; the owner writes the word, fences, then reads the
-// queues: one of the two sees the other.
-template <class A = RealAtomics>
-class DoorbellT {
- public:
-  void about_to_sleep() {
-    word_.store(sleeping, std::memory_order_seq_cst);
-    A::fence();
-  }
-  // True: it was rung to spin.
-  bool awake_now() { return word_.exchange(awake, std::memory_order_acq_rel) == rung_to_spin; }
-  bool ring(bool to_spin) {
-    uint32_t s = sleeping;
-    return word_.load(std::memory_order_relaxed) == sleeping &&
-           word_.compare_exchange_strong(s, to_spin ? rung_to_spin : rung, std::memory_order_acq_rel);
-  }
-  bool is_sleeping() const { return word_.load(std::memory_order_relaxed) == sleeping; }
-
- private:
-  enum : uint32_t { awake, sleeping, rung, rung_to_spin };
-  typename A::template atomic<uint32_t> word_{awake};
-};
 
 struct alignas(kCacheLine) Carrier {
   uint32_t id = 0;

@@ -75,6 +75,16 @@ class WaitWordT {
     word_.store((w & ~kMask) + kMask + 1, std::memory_order_relaxed);
     return static_cast<State>(w & (kMask & ~kNudgedMark));
   }
+  // The waiter, if it is a foreign thread: sleeps until the wait is over; what happened, as finish(). wait() sleeps on
+  // address() while the low half of the word is the ticket's, and says the end that the waiter itself wants, or `waiting`.
+  template <class Wait>
+  State sleep(uint64_t ticket, Wait wait) {
+    while (load() == ticket) {
+      State wanted = wait();
+      if (wanted != waiting) end(ticket, wanted);
+    }
+    return finish();
+  }
   uint64_t load() const { return word_.load(std::memory_order_acquire); }
   static State state_of(uint64_t ticket) { return static_cast<State>(ticket & kMask); }
   void* address() { return &word_; }

@@ -19,8 +19,7 @@ void queue_globally(Fiber* first, Fiber* last, size_t n);  // sched.cc
 Fiber* take_globally(Carrier* c);
 bool work_anywhere();
 Fiber* steal_for(Carrier* c);
-void note_idle(int change);
-void stop_spinning();
+extern WakingT<> waking;
 
 namespace {
 
@@ -163,31 +162,25 @@ bool run(Worker* w, Fiber* f) {
 void found(Worker* w, Carrier* c) {
   if (!w->spinning) return;
   w->spinning = false;
-  stop_spinning();
+  waking.stop_spinning();
   if (!c->runq.empty() || global_queue_size() != 0) wake_one();
 }
 
 void sleep_idle(Worker* w, Carrier* c) {
   if (w->spinning) {
     w->spinning = false;
-    stop_spinning();
+    waking.stop_spinning();
   }
-  c->bell.about_to_sleep();
-  note_idle(1);
-  if (work_anywhere() || c->inbox_count.load(std::memory_order_acquire) != 0) {
-    note_idle(-1);
-    w->spinning = c->bell.awake_now();
-    sysmon_poke();  // it may have seen all carriers idle just now, and gone to sleep
-    return;
+  if (waking.sleep(c->bell,
+                   [c] { return work_anywhere() || c->inbox_count.load(std::memory_order_acquire) != 0; })) {
+    uint64_t before = voluntary_switches();
+    w->sleeps.store(true, std::memory_order_relaxed);
+    c->engine->sleep(c->timers.next());
+    w->sleeps.store(false, std::memory_order_relaxed);
+    w->own_waits.fetch_add(voluntary_switches() - before, std::memory_order_relaxed);
   }
-  uint64_t before = voluntary_switches();
-  w->sleeps.store(true, std::memory_order_relaxed);
-  c->engine->sleep(c->timers.next());
-  w->sleeps.store(false, std::memory_order_relaxed);
-  w->own_waits.fetch_add(voluntary_switches() - before, std::memory_order_relaxed);
-  note_idle(-1);
-  w->spinning = c->bell.awake_now();
-  sysmon_poke();
+  w->spinning = waking.awake(c->bell);
+  sysmon_poke();  // it may have seen all carriers idle just now, and gone to sleep
 }
 
 Fiber* find(Worker* w, Carrier* c) {
