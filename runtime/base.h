@@ -29,6 +29,8 @@ struct RealAtomics {
   // Sleep and wake on a 32-bit word, or the low half of a longer one: a private futex.
   static void wait(const void* word, uint32_t value) { sys_futex_wait(word, value); }
   static void wake(const void* word) { sys_futex_wake(word); }
+  static void* map(size_t bytes) { return sys_map(bytes); }
+  static void unmap(void* p, size_t bytes) { sys_unmap(p, bytes); }
   static constexpr int kSpins = 200;  // of a lock, before it sleeps
 };
 

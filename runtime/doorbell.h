@@ -34,34 +34,47 @@ class DoorbellT {
 };
 
 // All carriers together.
-// idle: how many sleep or are about to, changed by their owners (seq_cst). spinners: 1 while somebody was woken to look
-// for work and has found none yet: nobody else is woken meanwhile.
-//   spinners 0 -> 1  who queued work and will ring a bell, by compare-and-swap (acq_rel)
-//            1 -> 0  the one who was woken, before it sleeps or when it found work (seq_cst)
-// Pairs: who queues work fences and reads both; an owner changes both, then fences (its doorbell) and looks at the queues.
+// idle: how many sleep or are about to, changed by their owners (seq_cst).
+// spinners: 1 while somebody was woken to look for work and has found none yet: nobody else is woken meanwhile.
+//   0 -> 1  who queued work and will ring a bell, by compare-and-swap (acq_rel)
+//   1 -> 0  who was woken, before it sleeps or when it found work; or the one who found nobody to wake. With a fence, and
+//           then a look at what those left who saw the 1: at the queues, at the bells
+// Pairs: who queues work fences and reads both words; an owner changes them, fences (its doorbell, stop_spinning) and looks
+// at the queues.
 template <class A = RealAtomics>
 class WakingT {
  public:
   int idle() const { return idle_.load(std::memory_order_seq_cst); }
-  void stop_spinning() { spinners_.store(0, std::memory_order_seq_cst); }
-  // After work was queued: ring(i) rings the bell of carrier i of `carriers`, if that one sleeps. Any thread.
-  template <class Ring>
-  void wake_one(int carriers, Ring ring) {
+  void stop_spinning() {
+    spinners_.store(0, std::memory_order_release);
     A::fence();
-    if (idle_.load(std::memory_order_relaxed) == 0 || spinners_.load(std::memory_order_relaxed) != 0) return;
-    int none = 0;
-    if (!spinners_.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
-    uint32_t from = next_.fetch_add(1, std::memory_order_relaxed);
-    for (int i = 0; i < carriers; i++) {
-      if (ring((from + static_cast<uint32_t>(i)) % static_cast<uint32_t>(carriers))) return;
+  }
+  // After work was queued: rings the bell of one of `carriers` that sleeps. bell(i) is the DoorbellT of carrier i, rung(i)
+  // wakes its engine. Any thread.
+  template <class Bell, class Rung>
+  void wake_one(int carriers, Bell bell, Rung rung) {
+    A::fence();
+    for (bool again = true; again;) {
+      if (idle_.load(std::memory_order_relaxed) == 0 || spinners_.load(std::memory_order_relaxed) != 0)
+        return;
+      int none = 0;
+      if (!spinners_.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return;
+      uint32_t from = next_.fetch_add(1, std::memory_order_relaxed);
+      for (int k = 0; k < carriers; k++) {
+        uint32_t i = (from + static_cast<uint32_t>(k)) % static_cast<uint32_t>(carriers);
+        if (bell(i).ring(true)) return rung(i);
+      }
+      // Nobody slept. Somebody may since, and others who queued work meanwhile saw our 1 and relied on us.
+      stop_spinning();
+      again = false;
+      for (int k = 0; k < carriers; k++) again = again || bell(static_cast<uint32_t>(k)).is_sleeping();
     }
-    stop_spinning();
   }
   // The owner of a carrier that found no work. True: it may sleep; awake() follows in any case. look(): is there work?
   template <class Look>
   bool sleep(DoorbellT<A>& bell, Look look) {
-    bell.about_to_sleep();
     idle_.fetch_add(1, std::memory_order_seq_cst);
+    bell.about_to_sleep();  // its fence stands between both words and the look
     return !look();
   }
   // True: it was woken to spin.

@@ -136,11 +136,9 @@ WakingT<> waking;
 int idle_carrier_count() { return waking.idle(); }
 
 void wake_one() {
-  waking.wake_one(carrier_count, [](uint32_t i) {
-    if (!carriers[i]->bell.ring(true)) return false;
-    carriers[i]->engine->ring_bell();
-    return true;
-  });
+  waking.wake_one(
+      carrier_count, [](uint32_t i) -> DoorbellT<>& { return carriers[i]->bell; },
+      [](uint32_t i) { carriers[i]->engine->ring_bell(); });
 }
 
 namespace {

@@ -5,7 +5,6 @@
 
 #include "runtime/base.h"
 #include "runtime/lock.h"
-#include "runtime/sys.h"
 
 namespace vthr {
 
@@ -65,11 +64,11 @@ using TimerHeap = TimerHeapT<>;
 template <class A>
 bool TimerHeapT<A>::grow() {
   size_t more = capacity_ == 0 ? 512 : capacity_ * 2;
-  auto* bigger = static_cast<Timer**>(sys_map(more * sizeof(Timer*)));
+  auto* bigger = static_cast<Timer**>(A::map(more * sizeof(Timer*)));
   if (bigger == nullptr) return false;
   if (heap_ != nullptr) {
     memcpy(bigger, heap_, size_ * sizeof(Timer*));
-    sys_unmap(heap_, capacity_ * sizeof(Timer*));
+    A::unmap(heap_, capacity_ * sizeof(Timer*));
   }
   heap_ = bigger;
   capacity_ = more;

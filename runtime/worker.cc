@@ -159,11 +159,12 @@ bool run(Worker* w, Fiber* f) {
   return true;
 }
 
-void found(Worker* w, Carrier* c) {
+// Whoever queued work while this worker was the one to look for it woke nobody.
+void found(Worker* w) {
   if (!w->spinning) return;
   w->spinning = false;
   waking.stop_spinning();
-  if (!c->runq.empty() || global_queue_size() != 0) wake_one();
+  if (work_anywhere()) wake_one();
 }
 
 void sleep_idle(Worker* w, Carrier* c) {
@@ -189,11 +190,11 @@ Fiber* find(Worker* w, Carrier* c) {
     if (++w->rounds % kGlobalEvery == 0) f = take_globally(c);
     if (w->rounds % kPollEvery == 0) poll_once(c);
     if (f == nullptr) f = c->runq.pop();
-    if (f != nullptr) return found(w, c), f;
+    if (f != nullptr) return found(w), f;
     poll_once(c);
-    if ((f = c->runq.pop()) != nullptr) return found(w, c), f;
-    if ((f = take_globally(c)) != nullptr) return found(w, c), f;
-    if ((f = steal_for(c)) != nullptr) return count(counters.steals), found(w, c), f;
+    if ((f = c->runq.pop()) != nullptr) return found(w), f;
+    if ((f = take_globally(c)) != nullptr) return found(w), f;
+    if ((f = steal_for(c)) != nullptr) return count(counters.steals), found(w), f;
     sleep_idle(w, c);
   }
 }
