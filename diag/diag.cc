@@ -78,6 +78,13 @@ void put_start_text(Text* out, const char* why) {
                 admission_name(options.admission));
   // Then hand-off goes by time alone and pins have no stacks.
   if (!proc_readable()) out->put(" proc=denied");
+  if (libc_coverage.why != nullptr) {
+    out->put(" libc-entry=\"off: ");
+    out->put_name(libc_coverage.why);
+    out->put('"');
+  } else {
+    out->format(" libc-entry=%d/%d", libc_coverage.redirected, libc_coverage.wanted);
+  }
   out->format(" pid=%d", own_pid);
 }
 
@@ -95,6 +102,7 @@ void put_start_json(Text* out, const char* why) {
     j.number("max_concurrency", static_cast<uint64_t>(options.max_concurrency));
     j.string("admission", admission_name(options.admission));
     j.boolean("proc_readable", proc_readable());
+    put_libc_coverage(&j);
   }
   j.end_object();
 }
@@ -237,8 +245,9 @@ void* thread_main(void*) {
 
 void diag_init() { files_init(); }
 
-void diag_started(const char* native_why) {
+void diag_started(const char* native_why, const LibcCoverage& libc) {
   if (phase.load(std::memory_order_relaxed) != Phase::idle) return;
+  libc_coverage = libc;
   own_pid = static_cast<int>(sys_call(SYS_getpid));
   files_started(own_pid, is_forked_child);
   log_started(own_pid);

@@ -15,10 +15,15 @@ namespace vthr {
 // allocates nothing. Constructor, after options_parse.
 void diag_init();
 
+// How many of libc's own functions lead to our code, of how many; why none does (a static string), or nullptr.
+struct LibcCoverage {
+  int redirected = 0, wanted = 0;
+  const char* why = nullptr;
+};
 // The runtime starts (native_why == nullptr, after sched_start, hooks.make_thread is set) or declines. Says so, with
 // the errors in the environment, and starts the diagnostics thread in the first case. The thread of the first
 // pthread_create, once per process (again in a forked child).
-void diag_started(const char* native_why);
+void diag_started(const char* native_why, const LibcCoverage& libc);
 
 // The process is about to end: the last events and the final report. Waits at most about 200 ms for the diagnostics
 // thread, then writes the report itself. Only the first call of a process does anything. Any thread, also from a

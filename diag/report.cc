@@ -156,6 +156,12 @@ void put_text(Text* out, const Facts& f, const char* prefix, bool final_one) {
   }
   l.line("hand-offs: %llu, steals: %llu, fiber switches: %llu", u(read(counters.handoffs)),
          u(read(counters.steals)), u(read(counters.switches)));
+  if (libc_coverage.why != nullptr) {
+    l.line("calls from inside libc: not covered, they pin (%s)", libc_coverage.why);
+  } else {
+    l.line("calls from inside libc: %d of %d functions redirected", libc_coverage.redirected,
+           libc_coverage.wanted);
+  }
   l.line("known gaps: %llu pins without a stack, %llu events dropped, %llu lines lost%s%s",
          u(read(counters.no_stack)), u(read(counters.events_dropped)), u(log_lost()),
          unwind_missing() != nullptr ? ", short stacks: " : "",
@@ -200,6 +206,7 @@ void put_json(Text* out, const Facts& f, bool final_one) {
   } else {
     j.null("unseen_blocks");
   }
+  put_libc_coverage(&j);
   j.ms("threshold_ms", static_cast<uint64_t>(options.pin_threshold));
   j.array("pins");
   for (size_t i = 0; i < f.shown; i++) {
@@ -289,6 +296,16 @@ void write_rendered(const Text& text, bool final_one) {
 }
 
 }  // namespace
+
+LibcCoverage libc_coverage;
+
+void put_libc_coverage(Json* j) {
+  j->object("libc_entry");
+  j->number("redirected", static_cast<uint64_t>(libc_coverage.redirected));
+  j->number("of", static_cast<uint64_t>(libc_coverage.wanted));
+  if (libc_coverage.why != nullptr) j->string("why", libc_coverage.why);
+  j->end_object();
+}
 
 void report_start(int64_t now) {
   started = now;

@@ -1,9 +1,14 @@
 // The report of VTHR_REPORT: what was seen, and what was not.
 #pragma once
+#include "diag/diag.h"
+#include "diag/json.h"
 #include "diag/pin.h"
 #include "diag/stats.h"
 
 namespace vthr {
+
+extern LibcCoverage libc_coverage;  // written at the start of the runtime
+void put_libc_coverage(Json* j);
 
 // At the start of the runtime, before any other.
 void report_start(int64_t now);

@@ -93,6 +93,12 @@ void print_report(const Value& r) {
          number(seen, "total_ms"), number(seen, "longest_ms"));
   printf("blocks that nobody saw begin: %s\n",
          unseen.IsNumber() ? std::to_string(unseen.GetInt64()).c_str() : "unknown, /proc was not readable");
+  const Value& libc = member(r, "libc_entry");
+  if (libc.IsObject() && text(libc, "why").empty())
+    printf("calls from inside libc: %.0f of %.0f functions redirected\n", number(libc, "redirected"),
+           number(libc, "of"));
+  if (libc.IsObject() && !text(libc, "why").empty())
+    printf("calls from inside libc: not covered, they pin (%s)\n", text(libc, "why").c_str());
   printf("known gaps: %.0f pins without a stack, %.0f events dropped, %.0f lines lost\n",
          number(gaps, "pins_without_stack"), number(gaps, "events_dropped"), number(gaps, "lines_lost"));
   printf("%s\n", text(r, "note").c_str());

@@ -283,6 +283,9 @@ long by_name(Fiber* self, bool* other, long nr, long a, long b, long c, long d, 
       return libc_result(-clock_nanosleep(i(a), i(b), ptr<timespec>(c), ptr<timespec>(d)));
     case SYS_sched_yield:
       return sched_yield();
+    case SYS_wait4:
+    case SYS_waitid:
+      return libc_result(child_by_number(self, nr, a, b, c, d, e));
     case SYS_rt_sigprocmask:  // the worker's mask is not the fiber's
       if (e == 0 && d == 8) return libc_result(change_mask(i(a), ptr<void>(b), ptr<void>(c)));
       break;

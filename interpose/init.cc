@@ -16,6 +16,7 @@
 #include "diag/diag.h"
 #include "interpose/blocking.h"
 #include "interpose/enter.h"
+#include "interpose/libc_entry.h"
 #include "interpose/mutex.h"
 #include "interpose/thread.h"
 
@@ -72,6 +73,19 @@ int make_real_thread(void* (*start)(void*), void* arg) {
   return err;
 }
 
+// Between the handlers and the child fork takes the locks of malloc and of all FILEs, one after the other: a fiber that
+// parked on one while it holds others could stop our own threads, which allocate. So it waits as a thread would.
+void before_fork() {
+  diag_before_fork();
+  Fiber* f = current;
+  if (f != nullptr && runtime_alive()) f->native_only++;
+}
+void after_fork_in_parent() {
+  Fiber* f = current;
+  if (f != nullptr && runtime_alive()) f->native_only--;
+  diag_after_fork_in_parent();
+}
+
 void after_fork_in_child() {
   Fiber* f = current;
   bool in_fiber = f != nullptr && sched_running();
@@ -83,6 +97,7 @@ void after_fork_in_child() {
   start_lock.reset();
   parking_after_fork();
   signals_after_fork();
+  child_after_fork();
   if (sched_running()) {
     sched_after_fork();
     phase.store(Phase::loaded, std::memory_order_relaxed);
@@ -121,13 +136,19 @@ bool start_slow() {
     hooks.make_thread = make_real_thread;
     blocking_scan_inherited();
     strangers = __libc_single_threaded == 0;  // real threads that may sleep in glibc's own locks
+    libc_entry_start(strangers);
     why = sched_start();
+    if (why != nullptr) libc_entry_undo();
   }
   if (why == nullptr) {
     locks_take_over(strangers);
     signals_start();
   }
-  if (options.disable == 0 && !is_second_copy) diag_started(why);  // the other copy speaks
+  if (options.disable == 0 && !is_second_copy) {
+    diag_started(why, {libc_entry.redirected, libc_entry.wanted, libc_entry.why});
+    if (why == nullptr && libc_entry.refused)
+      diag_line(kLogWarn, "calls from inside libc are not covered and pin: %s", libc_entry.why);
+  }  // the other copy speaks
   phase.store(why == nullptr ? Phase::fibers : Phase::native, std::memory_order_release);
   return why == nullptr;
 }
@@ -171,7 +192,7 @@ __attribute__((constructor)) static void construct(int, char**, char** envp) {
   if (options.disable != 0 || native_why != nullptr || is_second_copy) locks_stay_native();
   diag_init();
   static_cast<void>(at_quick_exit(process_ends));  // the first to be registered is the last to run
-  pthread_atfork(diag_before_fork, diag_after_fork_in_parent, after_fork_in_child);
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 __attribute__((destructor)) static void destruct() { diag_at_exit(); }

@@ -11,6 +11,7 @@
 #include <climits>
 
 #include "interpose/blocking.h"
+#include "interpose/entries.h"
 #include "interpose/socket.h"
 
 extern "C" void __chk_fail() __attribute__((noreturn));
@@ -296,3 +297,8 @@ VTHR_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t room) {
 VTHR_EXPORT ssize_t __read(int fd, void* buf, size_t n) { return read(fd, buf, n); }
 VTHR_EXPORT ssize_t __write(int fd, const void* buf, size_t n) { return write(fd, buf, n); }
 VTHR_EXPORT int __close(int fd) { return close(fd); }
+
+VTHR_HOOK_NAME(read);
+VTHR_HOOK_NAME(write);
+VTHR_HOOK_NAME(readv);
+VTHR_HOOK_NAME(writev);

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "interpose/blocking.h"
+#include "interpose/entries.h"
 
 extern "C" {
 int __poll(pollfd* fds, nfds_t n, int ms);
@@ -467,3 +468,11 @@ VTHR_EXPORT int epoll_pwait2(int ep, epoll_event* events, int most, const timesp
   if (!ns_of(limit, &ns)) return conclude(-EINVAL);
   return conclude(epoll_fiber(f, ep, events, most, ns, mask));
 }
+
+VTHR_HOOK_NAME(poll);
+VTHR_HOOK_NAME(ppoll);
+VTHR_HOOK_NAME(select);
+VTHR_HOOK_NAME(pselect);
+VTHR_HOOK_NAME(epoll_wait);
+VTHR_HOOK_NAME(epoll_pwait);
+VTHR_HOOK_NAME(epoll_pwait2);

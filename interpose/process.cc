@@ -127,11 +127,6 @@ VTHR_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_fil
   return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
 }
 
-VTHR_EXPORT int system(const char* command) {
-  AsThread as(fiber_here());
-  return REAL(system)(command);
-}
-
 VTHR_EXPORT FILE* popen(const char* command, const char* mode) {
   AsThread as(fiber_here());
   return REAL(popen)(command, mode);

@@ -10,6 +10,7 @@
 #include <climits>
 
 #include "interpose/blocking.h"
+#include "interpose/entries.h"
 
 extern "C" void __chk_fail() __attribute__((noreturn));
 
@@ -524,3 +525,15 @@ VTHR_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int
 
 VTHR_EXPORT ssize_t __send(int fd, const void* buf, size_t n, int flags) { return send(fd, buf, n, flags); }
 VTHR_EXPORT int __connect(int fd, const sockaddr* addr, socklen_t len) { return connect(fd, addr, len); }
+
+VTHR_HOOK_NAME(recv);
+VTHR_HOOK_NAME(recvfrom);
+VTHR_HOOK_NAME(recvmsg);
+VTHR_HOOK_NAME(recvmmsg);
+VTHR_HOOK_NAME(send);
+VTHR_HOOK_NAME(sendto);
+VTHR_HOOK_NAME(sendmsg);
+VTHR_HOOK_NAME(sendmmsg);
+VTHR_HOOK_NAME(connect);
+VTHR_HOOK_NAME(accept);
+VTHR_HOOK_NAME(accept4);

@@ -15,6 +15,7 @@ int runtime_pid();  // the process that our memory belongs to: a vfork child has
 // thread.cc
 void fiber_after_fork_in_child(Fiber* f);  // f is the child's only thread now, a kernel thread with f's TCB
 void last_fiber_ended();
+void child_after_fork();  // child.cc
 // signal.cc and its family
 void deliver_signals(Fiber* f);  // pending and unblocked ones, on the caller's stack. The fiber, not entered
 void raise_in_fiber(Fiber* f, int sig);  // as if the kernel sent it to this thread; handled before it returns

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "interpose/blocking.h"
+#include "interpose/entries.h"
 
 extern "C" {
 int __nanosleep(const timespec* req, timespec* rem);
@@ -183,3 +184,6 @@ VTHR_EXPORT int thrd_sleep(const timespec* req, timespec* rem) {
 }
 
 VTHR_EXPORT void thrd_yield(void) { sched_yield(); }
+
+VTHR_HOOK_NAME(clock_nanosleep);
+VTHR_HOOK_NAME(sched_yield);

@@ -38,6 +38,8 @@ struct Request {
   uint32_t flags = 0;
 };
 
+constexpr uint8_t kOpWaitid = 50;  // IORING_OP_WAITID: fd is the id, len its type, flags the options
+
 class Engine {
  public:
   // Queues a request; it reaches the kernel at the next flush. Its completion sets op->res and op->done.

@@ -175,7 +175,11 @@ class Ring final : public Engine {
     sqe->off = r.off;
     sqe->addr = r.addr;
     sqe->len = r.len;
-    sqe->rw_flags = static_cast<int>(r.flags);
+    if (VTHR_UNLIKELY(r.code == kOpWaitid)) {
+      sqe->file_index = r.flags;
+    } else {
+      sqe->rw_flags = static_cast<int>(r.flags);
+    }
     sqe->user_data = reinterpret_cast<uint64_t>(op) | kTagOp;
     unsubmitted_fds_.store(unsubmitted_fds_.load(std::memory_order_relaxed) | fd_bit(r.fd),
                            std::memory_order_release);
@@ -266,6 +270,7 @@ class Ring final : public Engine {
     if (p == nullptr) return;
     // POLL_FIRST came with Linux 5.19, as did IORING_OP_SOCKET; an unknown flag in ioprio gives -EINVAL before
     features.poll_first = io_uring_opcode_supported(p, IORING_OP_SOCKET) != 0;
+    features.waitid = io_uring_opcode_supported(p, kOpWaitid) != 0;
     io_uring_free_probe(p);
   }
 

@@ -7,6 +7,7 @@ namespace vthr {
 
 struct RingFeatures {
   bool poll_first = false;
+  bool waitid = false;  // kOpWaitid, Linux 6.7
 };
 const RingFeatures& ring_features();  // probed once by ring_make
 void ring_after_fork();               // forked child, after every engine was abandoned

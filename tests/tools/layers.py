@@ -21,7 +21,7 @@ RUNTIME = [
     'runtime inspect',
 ]
 INTERPOSE = ('symbols syscalls real enter blocking io socket poll native file time thread tsd cancel mutex cond rwlock sem barrier '
-             'once futex c11 process kthread vfork signal sigpend sigthread sigaction sigwait altstack setjmp sigasm sanitizer dl libc_entry init')
+             'once futex c11 process kthread vfork signal sigpend sigthread sigaction sigwait altstack setjmp sigasm sanitizer dl libc_entry entries child init')
 DIAG = 'calls diag file json log module pin report stats symbol text unwind vthr waits dump deadlock'
 
 # What may be used only in the named files. dlsym: unwind needs it for the library that it loads itself.
