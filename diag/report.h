@@ -1,12 +1,12 @@
 // The report of VTHR_REPORT: what was seen, and what was not.
 #pragma once
 #include "diag/diag.h"
-#include "diag/json.h"
 #include "diag/pin.h"
 #include "diag/stats.h"
 
 namespace vthr {
 
+class Json;
 extern LibcCoverage libc_coverage;  // written at the start of the runtime
 void put_libc_coverage(Json* j);
 

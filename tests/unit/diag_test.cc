@@ -361,7 +361,7 @@ TEST_F(Events, ThreadSaysWhatOthersQueueAndTakesNoDescriptor) {
               int before = open("/dev/null", O_RDONLY);
               close(before);
               diag_init();
-              diag_started(nullptr);
+              diag_started(nullptr, {});
               diag_line(kLogWarn, "%s", "from the program's thread");
               diag_not_supported("pthread_x");
               diag_not_supported("pthread_x");
@@ -389,7 +389,7 @@ TEST_F(Events, EndOfTheProcessDoesNotWaitForALockedThread) {
   EXPECT_EQ(in_child([&] {
               diag_init();
               hooks.make_thread = [](void* (*)(void*), void*) { return 0; };  // a thread that never comes
-              diag_started(nullptr);
+              diag_started(nullptr, {});
               diag_at_exit();
               diag_at_exit();
             }),
@@ -402,7 +402,7 @@ TEST_F(Events, DecliningIsOneLineAndNoReport) {
   set(options.report, path("report.%p"));
   EXPECT_EQ(in_child([] {
               diag_init();
-              diag_started("io_uring refused: EPERM");
+              diag_started("io_uring refused: EPERM", {});
               diag_at_exit();
             }),
             0);
@@ -416,7 +416,7 @@ TEST_F(Events, PinAbortEndsTheProgramAfterTheEvent) {
   PinRecord* r = record_of([] { outer_function(3); }, SYS_futex);
   int status = in_child([&] {
     diag_init();
-    diag_started(nullptr);
+    diag_started(nullptr, {});
     PinRecord* p = pin_take();
     char* stack = p->stack;
     *p = *r;
