@@ -74,7 +74,9 @@ void fiber_main(Fiber* f) {
   tls_run_destructors();
   if (VTHR_UNLIKELY(current != f || !runtime_alive())) end_as_kernel_thread();
   signals_fiber_ends(f);
+  f->native_only++;  // it looks the loader's modules up under a lock of the runtime, so it must not park
   tls_recycle();
+  f->native_only--;
   enter(f);
   exit_fiber(f);
 }
