@@ -225,7 +225,9 @@ int entry_sched_yield() {
 // would leave the threads asleep: if any sleeps in the kernel both are woken.
 // Pairs (Dekker): the unlocker's exchange of the word, then its look at kernel_sleepers; the sleeper counts itself, then the
 // kernel looks at the word. In the parking lot the bucket lock does the same.
-// A mutex whose kYielding (mutex.cc) meets libc's own code here is free.
+//
+// A mutex of the program that libc's own code locks (RTLD_DEEPBIND) has our states (mutex.cc) and meets our code: its
+// kYielding is free.
 
 namespace {
 
@@ -234,46 +236,64 @@ std::atomic<int> kernel_sleepers{0};  // in a forked child perhaps too many: cos
 
 bool held(int was) { return was != kUnlocked && was != kUnlockedTurn; }
 
-void sleep_on(int* word) {
+bool still_waited_for(const void* key, void*) {
+  return __atomic_load_n(static_cast<const int*>(key), __ATOMIC_RELAXED) == kWaiters;
+}
+void park_on_word(int* word) {
+  ParkArgs args;
+  args.reason = Reason::libc_lock;
+  args.still = still_waited_for;
+  args.deaf = waits_deaf();
+  if (park_uncancelled(word, args) == Wake::cancelled) park_uncancelled(word, args);
+}
+
+bool may_park() {
   Fiber* f = fiber_here();
-  if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0) {
-    ParkArgs args;
-    args.reason = Reason::libc_lock;
-    args.still = [](const void* key, void*) {
-      return __atomic_load_n(static_cast<const int*>(key), __ATOMIC_RELAXED) == kWaiters;
-    };
-    if (park_uncancelled(word, args) == Wake::cancelled) park_uncancelled(word, args);
-    return;
-  }
+  return f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0;
+}
+
+void sleep_in_kernel(int* word) {
   kernel_sleepers.fetch_add(1, std::memory_order_seq_cst);
   sys_futex_wait(word, kWaiters);
   kernel_sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
+bool taken(int* word) { return !held(__atomic_exchange_n(word, kWaiters, __ATOMIC_ACQUIRE)); }
+
 }  // namespace
 
 void entry_lock_wait_private(int* word) {
-  while (held(__atomic_exchange_n(word, kWaiters, __ATOMIC_ACQUIRE))) sleep_on(word);
+  while (!taken(word)) may_park() ? park_on_word(word) : sleep_in_kernel(word);
 }
 
 void entry_lock_wake_private(int* word) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   size_t woken = runtime_alive() ? unpark_one(word) : 0;
   if (woken == 0 || kernel_sleepers.load(std::memory_order_relaxed) != 0) sys_futex_wake(word);
-  Fiber* f = fiber_here();
-  if (woken != 0 && f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0) step_aside(word);
+  if (woken != 0 && may_park()) step_aside(word);
 }
 
-// shared: FUTEX_PRIVATE_FLAG (128) for a word that other processes use too, else 0.
+// The word of a mutex. shared: FUTEX_PRIVATE_FLAG (128) when other processes use it too, else 0. Our own unlock of a mutex
+// looks for waiters in the parking lot only, so everybody waits there.
 void entry_lock_wait(int* word, int shared) {
-  if (VTHR_LIKELY(shared == 0)) return entry_lock_wait_private(word);
+  if (VTHR_LIKELY(shared == 0)) {
+    while (!taken(word)) park_on_word(word);
+    return;
+  }
   while (__atomic_exchange_n(word, kWaiters, __ATOMIC_ACQUIRE) != kUnlocked)
     sys_call(SYS_futex, sys_arg(word), FUTEX_WAIT, kWaiters, 0);
 }
 
 void entry_lock_wake(int* word, int shared) {
-  if (VTHR_LIKELY(shared == 0)) return entry_lock_wake_private(word);
-  sys_call(SYS_futex, sys_arg(word), FUTEX_WAKE, 1);
+  if (VTHR_UNLIKELY(shared != 0)) {
+    sys_call(SYS_futex, sys_arg(word), FUTEX_WAKE, 1);
+    return;
+  }
+  if (unpark_one(word) == 0) {
+    sys_futex_wake(word);  // who came by pthread_mutex_timedlock of libc
+  } else if (may_park()) {
+    step_aside(word);
+  }
 }
 
 }  // namespace vthr
