@@ -5,6 +5,15 @@
  * With a number as the argument only that part runs: libc_entry.py looks at what is reported about it. Each part blocks
  * `rounds` times for at least 5 ms, or once for 400 ms.
  */
+// run: args=0 name=reads
+// run: args=1 name=writes
+// run: args=2 name=processes
+// run: args=3 name=file-lock
+// run: args=4 name=arena-lock
+// run: args=5 name=loader-lock
+// run: args=6 name=pointers
+// run: args=7 name=deep-lock
+// run: args=8 name=forked
 #include "net.h"
 
 #include <dlfcn.h>
