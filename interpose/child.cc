@@ -143,7 +143,7 @@ void end_shell(void* shell) {
 pid_t wait_for_shell(pid_t pid, int* status) {
   pid_t r;
   do {
-    r = waitpid(pid, status, 0);
+    r = entry_wait4(pid, status, 0, nullptr);
   } while (r < 0 && errno == EINTR);
   return r;
 }
