@@ -72,7 +72,9 @@ void put_start_text(Text* out, const char* why) {
     out->format("\" pid=%d", own_pid);
     return;
   }
-  out->format("fibers engine=uring carriers=%d max-workers=%d", carrier_count, options.max_workers);
+  out->format("fibers engine=%s", engine_name);
+  if (engine_refused != nullptr) out->format(" uring-refused=%s", engine_refused);
+  out->format(" carriers=%d max-workers=%d", carrier_count, options.max_workers);
   if (options.max_concurrency > 0)
     out->format(" max-concurrency=%d admission=%s", options.max_concurrency,
                 admission_name(options.admission));
@@ -96,7 +98,8 @@ void put_start_json(Text* out, const char* why) {
   if (why != nullptr) {
     j.string("why", why);
   } else {
-    j.string("engine", "uring");
+    j.string("engine", engine_name);
+    if (engine_refused != nullptr) j.string("uring_refused", engine_refused);
     j.number("carriers", static_cast<uint64_t>(carrier_count));
     j.number("max_workers", static_cast<uint64_t>(options.max_workers));
     j.number("max_concurrency", static_cast<uint64_t>(options.max_concurrency));

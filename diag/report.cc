@@ -117,8 +117,8 @@ void put_text(Text* out, const Facts& f, const char* prefix, bool final_one) {
   out->format(", %s, after ", utc);
   put_tenths(out, static_cast<uint64_t>((f.now - started) / (100 * kMilli)));
   out->put(final_one ? " s, at the end\n" : " s\n");
-  l.line("engine=uring carriers=%d workers=%d (made %llu, ended %llu, wanted at most %d)", carrier_count,
-         f.census.workers, u(read(counters.workers_made)), u(read(counters.workers_retired)),
+  l.line("engine=%s carriers=%d workers=%d (made %llu, ended %llu, wanted at most %d)", engine_name,
+         carrier_count, f.census.workers, u(read(counters.workers_made)), u(read(counters.workers_retired)),
          options.max_workers);
   const Census& c = f.census;
   out->put(prefix);
@@ -180,7 +180,7 @@ void put_json(Text* out, const Facts& f, bool final_one) {
   j.boolean("final", final_one);
   j.real("uptime_s", static_cast<double>(f.now - started) / 1e9);
   j.string("mode", "fibers");
-  j.string("engine", "uring");
+  j.string("engine", engine_name);
   j.number("carriers", static_cast<uint64_t>(carrier_count));
   j.object("workers");
   j.number("now", static_cast<uint64_t>(f.census.workers));

@@ -1,5 +1,7 @@
 #include "interpose/blocking.h"
 
+#include "interpose/signal.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -164,6 +166,25 @@ void settle_requests(Fiber* f, int first, int last) {
   for (int i = 0; i < carrier_count; i++) {
     if (VTHR_UNLIKELY(names_one_of(carriers[i]->engine, first, last))) settle_on(f, carriers[i], first, last);
   }
+}
+
+Closing::Closing(int first, int last) : first_(first), last_(last) {
+  settle_requests(fiber_here(), first, last);
+  if (first == last) {
+    fd_forget(first);
+  } else {
+    for (int fd = first; fd <= last && fd < kHints; fd++) fd_forget(fd);
+  }
+  if (VTHR_LIKELY(engine_features.holds_files)) return;
+  Hushed hushed;
+  engine_close_begins(first, last);
+}
+
+Closing::~Closing() {
+  if (VTHR_LIKELY(engine_features.holds_files)) return;
+  engine_close_ends(first_, last_);
+  Fiber* f = fiber_here();
+  if (f != nullptr) deliver_due(f);
 }
 
 bool readable(const void* p) {

@@ -37,6 +37,19 @@ long wait_request(Fiber* f, const Request& r, Reason reason, int64_t deadline);
 // Before a descriptor from `first` to `last` is closed, replaced or shut down: requests that name it by number must have
 // reached the kernel. Any thread; f: fiber_here().
 void settle_requests(Fiber* f, int first, int last);
+// Around a call by which the program closes descriptors from `first` to `last`, or puts other files there: requests under way
+// keep their files (settle_requests), later steps of calls under way see that the number is another one's.
+class Closing {
+ public:
+  Closing(int first, int last);
+  ~Closing();
+  Closing(const Closing&) = delete;
+  Closing& operator=(const Closing&) = delete;
+
+ private:
+  int first_, last_;
+};
+
 // Are the descriptors that the caller closes those that the runtime uses? Not in a child that has a table of its own.
 bool shares_descriptors();
 

@@ -88,6 +88,7 @@ long read_stream(Fiber* f, int fd, const iovec* iov, int n) {
     if (r != -EAGAIN) return r;
     if (fd_generation(fd) != generation) return -EBADF;
     if (fd_nonblocking(fd)) return sys_call(SYS_readv, fd, sys_arg(iov), n);
+    if (!engine_features.holds_files && ready_for(fd, POLLIN)) break;  // what that engine leaves to us
   }
   return read_natively(f, fd, iov, n);
 }
@@ -225,18 +226,11 @@ VTHR_EXPORT ssize_t writev(int fd, const iovec* iov, int n) {
   return libc_result(write_any(f, fd, iov, n, false));
 }
 
-// Before the program closes a descriptor, or puts another file in its place.
-static void close_begins(Fiber* f, int fd) {
-  settle_requests(f, fd, fd);
-  fd_forget(fd);
-}
-
 VTHR_EXPORT int close(int fd) {
   Fiber* f = fiber_here();
-  if (shares_descriptors()) {
-    if (VTHR_UNLIKELY(fd_is_ours(fd))) return static_cast<int>(libc_result(-EBADF));
-    close_begins(f, fd);
-  }
+  if (!shares_descriptors()) return REAL(close)(fd);
+  if (VTHR_UNLIKELY(fd_is_ours(fd))) return static_cast<int>(libc_result(-EBADF));
+  Closing closing(fd, fd);
   if (f == nullptr) return REAL(close)(fd);
   return static_cast<int>(libc_result(sys_call(SYS_close, fd)));
 }
@@ -244,12 +238,11 @@ VTHR_EXPORT int close(int fd) {
 // The program cannot know which numbers are ours: closing one is an error, as if it were free; putting a file there
 // moves ours.
 static long replace(long nr, int from, int to, int flags) {
-  if (from != to && shares_descriptors()) {
-    if (VTHR_UNLIKELY(fd_is_ours(from))) return -EBADF;
-    if (VTHR_UNLIKELY(fd_is_ours(to)) && sys_call(SYS_fcntl, from, F_GETFD) >= 0 && !fd_make_room(to))
-      return -EBUSY;
-    close_begins(fiber_here(), to);
-  }
+  if (from == to || !shares_descriptors()) return sys_call(nr, from, to, flags);
+  if (VTHR_UNLIKELY(fd_is_ours(from))) return -EBADF;
+  if (VTHR_UNLIKELY(fd_is_ours(to)) && sys_call(SYS_fcntl, from, F_GETFD) >= 0 && !fd_make_room(to))
+    return -EBUSY;
+  Closing closing(to, to);
   return sys_call(nr, from, to, flags);
 }
 
@@ -267,8 +260,7 @@ VTHR_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
   bool whole = first > last || first > kLast || (flags & CLOSE_RANGE_CLOEXEC) != 0 || !shares_descriptors();
   if (whole) return static_cast<int>(libc_result(sys_call(SYS_close_range, first, last, flags)));
   int from = static_cast<int>(first), to = static_cast<int>(last < kLast ? last : kLast);
-  settle_requests(fiber_here(), from, to);
-  for (int fd = from; fd <= to && fd < kHints; fd++) fd_forget(fd);
+  Closing closing(from, to);
   long r = 0;
   for (int skip; r == 0 && (skip = fd_next_own(from)) >= 0 && skip <= to; from = skip + 1) {
     if (skip > from) r = sys_call(SYS_close_range, from, skip - 1, flags);

@@ -139,6 +139,7 @@ void* real_handler_of(const KernelAction& a) {
 void on_runtime_signal(int sig, siginfo_t* info, void* context) {
   auto what = reinterpret_cast<uintptr_t>(info->si_value.sival_ptr);
   bool ours = info->si_code == SI_QUEUE && info->si_pid == static_cast<pid_t>(sys_call(SYS_getpid));
+  if (VTHR_UNLIKELY(brief_interrupt(info, context))) return;
   Fiber* f = current;
   if (ours && what == kAskSample) {
     auto* uc = static_cast<ucontext_t*>(context);
@@ -203,6 +204,7 @@ void signals_wrap_handlers() {
   wrap(kSigSetxid, on_setxid, &old_setxid, 0);
   // A handler of the program that runs inside ours may park: the worker must not be left deaf to signal 32.
   wrap(kSigRuntime, on_runtime_signal, &old_runtime, SA_NODEFER);
+  brief_handled = true;
 }
 
 void signals_start() {

@@ -18,7 +18,7 @@ namespace vthr {
 
 namespace {
 
-uint16_t poll_first() { return ring_features().poll_first ? IORING_RECVSEND_POLL_FIRST : 0; }
+uint16_t poll_first() { return engine_features.poll_first ? IORING_RECVSEND_POLL_FIRST : 0; }
 
 Request message_request(uint8_t code, int fd, const void* addr, size_t len, int flags) {
   Request r;
@@ -349,7 +349,10 @@ long accept_any(Fiber* f, int fd, sockaddr* addr, socklen_t* len, int flags) {
   r.off = reinterpret_cast<uint64_t>(len);
   r.flags = static_cast<uint32_t>(flags);
   long got = wait_recv(f, r, Reason::accept, socket_deadline(fd, SO_RCVTIMEO), [&]() -> long {
-    return fd_nonblocking(fd) ? sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags) : -EAGAIN;
+    if (fd_nonblocking(fd)) return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags);
+    if (engine_features.holds_files) return -EAGAIN;
+    return native_call(f, "accept",
+                       [=] { return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags); });
   });
   if (got >= 0) fd_set_hint(static_cast<int>(got), FdKind::socket);
   return got;
@@ -387,6 +390,8 @@ long connect_any(Fiber* f, int fd, const sockaddr* addr, socklen_t len) {
   r.addr = reinterpret_cast<uint64_t>(addr);
   r.off = len;
   long res = op_wait(f, r, Reason::connect, deadline);
+  if (res == -EAGAIN && !engine_features.holds_files && (deadline == kNever || now_ns() < deadline))
+    res = native_call(f, "connect", [=] { return sys_call(SYS_connect, fd, sys_arg(addr), len); });
   if (res == -EINTR && deadline == kNever && signal_restarts(f)) res = await_connect(f, fd, deadline);
   if (res == -ECANCELED) {
     cancel_here();

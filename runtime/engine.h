@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "runtime/base.h"
+#include "runtime/ownfd.h"
 
 namespace vthr {
 
@@ -25,6 +26,8 @@ struct Op {
   OpGroup* group = nullptr;
   int32_t res = 0;  // as in a completion: result or -errno
   bool done = false;
+  void* state = nullptr;  // the engine's own
+  int* keeps = nullptr;   // for engine_kept_release, when it is not nullptr at the end
 };
 
 // Field meanings as in io_uring_sqe (io_uring_enter(2)).
@@ -63,7 +66,10 @@ class Engine {
   // when the thread that handed them over ends.
   virtual void submit_for_owner() = 0;
   virtual uint32_t in_flight() const = 0;  // any thread, a snapshot
-  // Forked child: closes what it inherited.
+  // A descriptor of which sysmon keeps a copy under the same number in its own table, for has_work; -1: none needed.
+  virtual int watch_fd() const = 0;
+  virtual const char* name() const = 0;
+  // Forked child, or a start that failed: closes what it has.
   virtual void abandon() = 0;
 
  protected:
@@ -73,12 +79,29 @@ class Engine {
 // The owner's callback for completions (op.cc).
 void op_finish(Op* op, int32_t res);
 
-// Makes a ring; nullptr and *err (errno) when the kernel refuses.
+// Makes an engine; nullptr and *err (errno) when the kernel refuses.
 Engine* ring_make(int* err);
+Engine* epoll_make(int* err);
 
-// Descriptors of the runtime: high numbers, close-on-exec, hidden from the hooks of close and its like. Any thread.
-bool fd_is_ours(int fd);
-int fd_next_own(int from);  // the lowest of ours from that number on, or -1
-bool fd_make_room(int fd);  // ours moves to another number: the program wants this one. False: none is free
+// What the engines of this process can do; set by the first that is made.
+struct EngineFeatures {
+  bool poll_first = false;  // a RECV may wait before it looks at the socket
+  bool holds_files = true;  // a request that waits holds its file; else engine_close_begins must be told
+  bool waitid = false;      // kOpWaitid
+};
+extern EngineFeatures engine_features;
+
+// Around the close or replacement of the program's descriptors `first` to `last`: requests that wait for one of them go on
+// with the file that it was, as they would natively, and new ones are not caught in between. Any thread; no handler of
+// the program may run on it during a call. Costs nothing with an engine that holds files.
+void engine_close_begins(int first, int last);
+void engine_close_ends(int first, int last);
+// The waiter, out of the wait: closes op->keeps, the last reference to a file that the program has closed meanwhile. Like
+// the last reference of a thread that was blocked in a call, this may take its time (SO_LINGER).
+void engine_kept_release(int* kept);
+
+// Forked child, after every engine was abandoned.
+void ring_after_fork();
+void epoll_after_fork();
 
 }  // namespace vthr

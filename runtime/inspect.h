@@ -6,7 +6,6 @@
 #include "runtime/lock.h"
 #include "runtime/options.h"
 #include "runtime/pins.h"
-#include "runtime/ring.h"
 #include "runtime/sched.h"
 #include "runtime/sys.h"
 #include "runtime/tls.h"

@@ -88,7 +88,9 @@ long op_wait(Fiber* f, const Request& r, Reason reason, int64_t deadline) {
   g.outstanding.store(1, std::memory_order_relaxed);
   enter(f);
   run_group(f, &g, &r, reason, deadline);
-  leave(f);
+  leave_carrier(f);
+  if (VTHR_UNLIKELY(op.keeps != nullptr)) engine_kept_release(op.keeps);
+  leave_to_program(f);
   if (op.res == -ECANCELED && g.cancel_errno != 0) return -g.cancel_errno;
   // a request that was interrupted in the kernel by its cancel says -EINTR (io-wq)
   if (op.res == -EINTR && g.cancel_errno != 0) return -g.cancel_errno;
@@ -113,7 +115,11 @@ long op_wait_any(Fiber* f, const Request* r, Op* ops, uint32_t n, Reason reason,
     park(f, reason, nullptr);
     end_wait(f);
   }
-  leave(f);
+  leave_carrier(f);
+  for (uint32_t i = 0; i < n; i++) {
+    if (VTHR_UNLIKELY(ops[i].keeps != nullptr)) engine_kept_release(ops[i].keeps);
+  }
+  leave_to_program(f);
   for (uint32_t i = 0; i < n; i++) {
     if (ops[i].res == -ECANCELED) ops[i].done = false;
   }

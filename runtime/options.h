@@ -8,6 +8,8 @@ namespace vthr {
 constexpr size_t kPathMax = 1024;
 
 enum Admission { kAdmitQueue, kAdmitBlock, kAdmitReject };
+enum IoEngine { kIoAuto, kIoUring, kIoEpoll };
+enum RingFeatures { kRingAuto, kRingNone };
 enum PinMode { kPinOff, kPinReport, kPinAbort };
 enum LogLevel { kLogError, kLogWarn, kLogInfo };
 enum LogFormat { kLogText, kLogJson };

@@ -1,17 +1,19 @@
-#include "runtime/ring.h"
-
+// The io_uring engine (DESIGN D5). Default task work, or COOP_TASKRUN; never DEFER_TASKRUN or SINGLE_ISSUER: a worker that
+// takes a carrier over must see the completions of what its predecessor submitted (D3, measured there).
 #include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "runtime/engine.h"
 #include "runtime/lock.h"
+#include "runtime/options.h"
 #include "runtime/sys.h"
 
 // liburing's own step from "prepared" to "visible to the kernel": in its archive, not in its header.
@@ -21,75 +23,15 @@ namespace vthr {
 
 namespace {
 
-RingFeatures features;
+// What came later than io_uring itself and is used where it is there. Probed with the first ring, which all others resemble.
+struct Optional {
+  bool coop_taskrun = true;  // and SUBMIT_ALL: by asking for a ring that has them
+  bool poll_first = false;
+  bool waitid = false;  // kOpWaitid, Linux 6.7
+} optional;
+bool probed;
 // valgrind runs one thread at a time and does not know that io_uring_enter may block: it would stand still.
 bool under_valgrind;
-
-// Descriptors of the runtime, few: written at start, at hand-offs and when the program wants the number; read by the
-// hooks of close and its like.
-//   number: 0 (a free place) -> fd + 1   adopt(), under own_lock, after `users` (release)
-//           fd + 1 -> another + 1        fd_make_room(), under own_lock
-//           fd + 1 -> 0                  disown(): the ring is abandoned
-// Pairs: release with own()'s acquire.
-struct OwnFd {
-  std::atomic<int> number{0};
-  int* users[2] = {};  // where the runtime keeps it
-};
-constexpr size_t kMaxFds = 512;
-OwnFd own_fds[kMaxFds];
-std::atomic<size_t> own_fd_places{0};  // used so far
-Lock own_lock;
-
-// Above what programs use, but below 1008: a larger table of descriptors makes select() with a large first argument
-// touch memory beyond an fd_set, which it natively does not.
-constexpr int kAbove = 1008;
-
-// A copy of `fd` with the highest free number; -1 when that is not higher than `floor`.
-int copy_high(int fd, int floor) {
-  rlimit lim{};
-  sys_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys_arg(&lim));
-  int target = lim.rlim_cur < static_cast<rlim_t>(kAbove) ? static_cast<int>(lim.rlim_cur) : kAbove;
-  while (--target > floor) {
-    if (sys_call(SYS_fcntl, target, F_GETFD) >= 0) continue;  // in use
-    long r = sys_call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, target);
-    if (r == target) return target;
-    if (r < 0) return -1;
-    sys_call(SYS_close, r);  // another thread took the number meanwhile
-  }
-  return -1;
-}
-
-// Moves *where high and remembers it as the runtime's.
-void adopt(int* where, int* where_too = nullptr) {
-  int high = copy_high(*where, *where);
-  if (high >= 0) {
-    sys_call(SYS_close, *where);
-    *where = high;
-  }
-  if (where_too != nullptr) *where_too = *where;
-  Locked hold(own_lock);
-  size_t n = own_fd_places.load(std::memory_order_relaxed), i = 0;
-  while (i < n && own_fds[i].number.load(std::memory_order_relaxed) != 0) i++;
-  if (i == kMaxFds) return;
-  own_fds[i].users[0] = where;
-  own_fds[i].users[1] = where_too;
-  own_fds[i].number.store(*where + 1, std::memory_order_release);
-  if (i == n) own_fd_places.store(n + 1, std::memory_order_release);
-}
-
-OwnFd* own(int fd) {
-  if (fd < 0) return nullptr;
-  size_t n = own_fd_places.load(std::memory_order_acquire);
-  for (size_t i = 0; i < n; i++) {
-    if (own_fds[i].number.load(std::memory_order_acquire) == fd + 1) return &own_fds[i];
-  }
-  return nullptr;
-}
-
-void disown(int fd) {
-  if (OwnFd* o = own(fd)) o->number.store(0, std::memory_order_release);
-  sys_call(SYS_close, fd);
-}
 
 // An eventfd with one read armed on a ring, so that another thread can end the owner's sleep. Each owner arms a bell
 // of its own: a read that a blocked predecessor submitted completes only through that task.
@@ -120,7 +62,7 @@ Bell* bell_take() {
   }
   auto* b = new (memory) Bell;
   b->fd = fd;
-  adopt(&b->fd);
+  fd_adopt(&b->fd);
   return b;
 }
 
@@ -139,14 +81,12 @@ class Ring final : public Engine {
 
   int open() {
     io_uring_params p{};
-    p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL;
-    p.cq_entries = kCompletions;
-    int r = io_uring_queue_init_params(kEntries, &ring_, &p);
-    if (r == -EINVAL) {  // SUBMIT_ALL and COOP_TASKRUN came with Linux 5.18 and 5.19
-      memset(&p, 0, sizeof p);
-      p.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
-      p.cq_entries = kCompletions;
-      r = io_uring_queue_init_params(kEntries, &ring_, &p);
+    int r = -EINVAL;
+    if (options.ring_features == kRingNone) optional.coop_taskrun = false;
+    if (optional.coop_taskrun) r = init(&p, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL);
+    if (r == -EINVAL) {
+      optional.coop_taskrun = false;
+      r = init(&p, 0);
     }
     if (r < 0) return -r;
     if ((p.features & IORING_FEAT_NODROP) == 0 || (p.features & IORING_FEAT_EXT_ARG) == 0 ||
@@ -161,8 +101,13 @@ class Ring final : public Engine {
     }
     bell_.store(bell, std::memory_order_release);
     io_uring_ring_dontfork(&ring_);
-    probe();
-    adopt(&ring_.ring_fd, &ring_.enter_ring_fd);
+    if (!probed && options.ring_features != kRingNone) {
+      probe_poll_first();
+      probe_waitid();
+    }
+    probed = true;
+    engine_features = {optional.poll_first, true, optional.waitid};
+    fd_adopt(&ring_.ring_fd, &ring_.enter_ring_fd);
     return 0;
   }
 
@@ -258,19 +203,46 @@ class Ring final : public Engine {
   uint32_t submissions() const override { return submissions_.load(std::memory_order_acquire); }
   uint32_t in_flight() const override { return in_flight_.load(std::memory_order_relaxed); }
 
+  int watch_fd() const override { return -1; }
+  const char* name() const override { return "uring"; }
   void abandon() override {
-    disown(ring_.ring_fd);
-    disown(bell_.load(std::memory_order_relaxed)->fd);
+    fd_disown(&ring_.ring_fd);
+    fd_disown(&bell_.load(std::memory_order_relaxed)->fd);
   }
 
  private:
-  // On the ring itself: the end of a temporary one would interrupt the next calls of the thread that started us.
-  void probe() {
+  int init(io_uring_params* p, unsigned more_flags) {
+    memset(p, 0, sizeof *p);
+    p->flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | more_flags;
+    p->cq_entries = kCompletions;
+    return io_uring_queue_init_params(kEntries, &ring_, p);
+  }
+
+  // Receives a byte that is there. On the ring itself: the end of a temporary one would interrupt the next calls of the
+  // thread that started us.
+  void probe_poll_first() {
+    int pair[2];
+    char byte = 0;
+    if (sys_call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sys_arg(pair)) != 0) return;
+    io_uring_cqe* cqe;
+    if (sys_call(SYS_write, pair[1], sys_arg(&byte), 1) == 1) {
+      io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+      io_uring_prep_recv(sqe, pair[0], &byte, 1, 0);
+      sqe->ioprio = IORING_RECVSEND_POLL_FIRST;
+      io_uring_submit(&ring_);
+      if (io_uring_wait_cqe(&ring_, &cqe) == 0) {
+        optional.poll_first = cqe->res == 1;
+        io_uring_cqe_seen(&ring_, cqe);
+      }
+    }
+    sys_call(SYS_close, pair[0]);
+    sys_call(SYS_close, pair[1]);
+  }
+
+  void probe_waitid() {
     io_uring_probe* p = io_uring_get_probe_ring(&ring_);
     if (p == nullptr) return;
-    // POLL_FIRST came with Linux 5.19, as did IORING_OP_SOCKET; an unknown flag in ioprio gives -EINVAL before
-    features.poll_first = io_uring_opcode_supported(p, IORING_OP_SOCKET) != 0;
-    features.waitid = io_uring_opcode_supported(p, kOpWaitid) != 0;
+    optional.waitid = io_uring_opcode_supported(p, kOpWaitid) != 0;
     io_uring_free_probe(p);
   }
 
@@ -359,8 +331,6 @@ class Ring final : public Engine {
 
 }  // namespace
 
-const RingFeatures& ring_features() { return features; }
-
 Engine* ring_make(int* err) {
   const char* preload = getenv("LD_PRELOAD");
   under_valgrind = preload != nullptr && strstr(preload, "vgpreload") != nullptr;
@@ -374,44 +344,9 @@ Engine* ring_make(int* err) {
   return *err == 0 ? ring : nullptr;
 }
 
-bool fd_is_ours(int fd) { return own(fd) != nullptr; }
-
-int fd_next_own(int from) {
-  int next = -1;
-  size_t n = own_fd_places.load(std::memory_order_acquire);
-  for (size_t i = 0; i < n; i++) {
-    int fd = own_fds[i].number.load(std::memory_order_relaxed) - 1;
-    if (fd >= from && (next < 0 || fd < next)) next = fd;
-  }
-  return next;
-}
-
-bool fd_make_room(int fd) {
-  int other = copy_high(fd, 2);
-  if (other < 0) return false;
-  {
-    Locked hold(own_lock);
-    if (OwnFd* o = own(fd)) {
-      for (int* user : o->users) {
-        if (user != nullptr) __atomic_store_n(user, other, __ATOMIC_RELAXED);
-      }
-      o->number.store(other + 1, std::memory_order_release);
-      return true;
-    }
-  }
-  sys_call(SYS_close, other);  // another thread was faster
-  return true;
-}
-
 void ring_after_fork() {
-  own_lock.reset();
   bells_lock.reset();
   free_bells = nullptr;
-  size_t n = own_fd_places.load(std::memory_order_relaxed);
-  for (size_t i = 0; i < n; i++) {
-    int number = own_fds[i].number.load(std::memory_order_relaxed);
-    if (number != 0) disown(number - 1);
-  }
 }
 
 }  // namespace vthr

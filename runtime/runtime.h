@@ -2,12 +2,12 @@
 #pragma once
 #include "runtime/admission.h"
 #include "runtime/base.h"
+#include "runtime/brief.h"
 #include "runtime/fiber.h"
 #include "runtime/kernel_thread.h"
 #include "runtime/op.h"
 #include "runtime/options.h"
 #include "runtime/parking.h"
-#include "runtime/ring.h"
 #include "runtime/sched.h"
 #include "runtime/sys.h"
 #include "runtime/tls.h"

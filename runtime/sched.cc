@@ -14,7 +14,6 @@
 #include "runtime/kernel_thread.h"
 #include "runtime/options.h"
 #include "runtime/pins.h"
-#include "runtime/ring.h"
 #include "runtime/sys.h"
 #include "runtime/tls.h"
 
@@ -26,6 +25,8 @@ namespace vthr {
 
 Counters counters;
 RuntimeHooks hooks;
+const char* engine_name = "uring";
+const char* engine_refused;
 Carrier* carriers[64];
 int carrier_count;
 std::atomic<uint32_t>* alive_word;
@@ -380,8 +381,48 @@ void end_threads() {
 
 }  // namespace
 
-const char* sched_start() {
+namespace {
+
+// Makes n carriers with engines of one kind. 0, or an errno: none is left.
+int make_carriers_with(Engine* (*make)(int*), int n) {
+  for (int i = 0; i < n; i++) {
+    void* memory = sys_map(round_up(sizeof(Carrier), kPage));
+    int err = ENOMEM;
+    Engine* e = memory != nullptr ? make(&err) : nullptr;
+    if (e == nullptr) {
+      for (int k = 0; k < i; k++) carriers[k]->engine->abandon();
+      return err;
+    }
+    auto* c = new (memory) Carrier;
+    c->id = static_cast<uint32_t>(i);
+    c->engine = e;
+    carriers[i] = c;
+    engine_name = e->name();
+  }
+  return 0;
+}
+
+// nullptr, or why there is no engine. All carriers have the same kind: too little locked memory may show at the last ring.
+const char* make_carriers(int n) {
   static char why[96];
+  engine_refused = nullptr;
+  if (options.io != kIoEpoll) {
+    int err = make_carriers_with(ring_make, n);
+    if (err == 0) return nullptr;
+    engine_refused = strerrorname_np(err);
+    snprintf(why, sizeof why, "io_uring refused: %s", engine_refused);
+    if (options.io == kIoUring) return why;
+    ring_after_fork();
+  }
+  int err = make_carriers_with(epoll_make, n);
+  if (err == 0) return nullptr;
+  snprintf(why, sizeof why, "epoll refused: %s", strerrorname_np(err));
+  return why;
+}
+
+}  // namespace
+
+const char* sched_start() {
   void* word = sys_map(kPage);
   if (word == nullptr) return "out of memory";
   if (sys_call(SYS_madvise, sys_arg(word), kPage, MADV_WIPEONFORK) != 0) {
@@ -390,20 +431,8 @@ const char* sched_start() {
   }
   stack_init(sizeof(Fiber));
   int n = options.carriers != 0 ? options.carriers : default_carriers();
-  for (int i = 0; i < n; i++) {
-    void* memory = sys_map(round_up(sizeof(Carrier), kPage));
-    int err = ENOMEM;
-    Engine* e = memory != nullptr ? ring_make(&err) : nullptr;
-    if (e == nullptr) {
-      for (int k = 0; k < i; k++) carriers[k]->engine->abandon();
-      snprintf(why, sizeof why, "io_uring refused: %s", strerrorname_np(err));
-      return why;
-    }
-    auto* c = new (memory) Carrier;
-    c->id = static_cast<uint32_t>(i);
-    c->engine = e;
-    carriers[i] = c;
-  }
+  const char* refused = make_carriers(n);
+  if (refused != nullptr) return refused;
   carrier_count = n;
   running = true;
   alive_word = static_cast<std::atomic<uint32_t>*>(word);
@@ -439,6 +468,8 @@ void sched_after_fork() {
   if (!running) return;
   for (int i = 0; i < carrier_count; i++) carriers[i]->engine->abandon();
   ring_after_fork();
+  epoll_after_fork();
+  own_fds_after_fork();
   carrier_count = 0;
   running = false;
   alive_word = nullptr;

@@ -109,6 +109,9 @@ inline Fiber* fiber_here() {
 void enter(Fiber* f);
 // Back to the program's code; delivers pending signals.
 void leave(Fiber* f);
+// The two halves of leave(): in between, the carrier may be taken away as from the program's code, but no handler runs.
+void leave_carrier(Fiber* f);
+void leave_to_program(Fiber* f);
 
 // Entered fiber: gives the carrier away until unpark. The wait must have been published before.
 void park(Fiber* f, Reason reason, const void* on);
@@ -140,6 +143,8 @@ bool sched_running();
 void sched_after_fork();  // forked child: everything back to "not started"
 
 // For sysmon and inspection.
+extern const char* engine_name;     // "uring", "epoll"
+extern const char* engine_refused;  // why it is not io_uring: "EPERM"; nullptr: it is, or was not asked for
 extern Carrier* carriers[];
 extern int carrier_count;
 size_t global_queue_size();

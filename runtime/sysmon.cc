@@ -41,10 +41,25 @@ bool no_proc;
 int64_t last_progress, last_extra, last_scan, last_alarm;
 uint64_t last_switches;
 
+int next_watched(unsigned from) {
+  int next = -1;
+  for (int i = 0; i < carrier_count; i++) {
+    int fd = carriers[i]->engine->watch_fd();
+    if (fd >= static_cast<int>(from) && (next < 0 || fd < next)) next = fd;
+  }
+  return next;
+}
+
 void private_descriptors() {
   // A table of our own: files opened here never take the program's lowest free number, and its close loops do not
-  // reach ours.
-  sys_call(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE);
+  // reach ours. In it is nothing but what engines are watched by.
+  unsigned from = 0, flags = CLOSE_RANGE_UNSHARE;
+  for (int keep; (keep = next_watched(from)) >= 0; from = static_cast<unsigned>(keep) + 1) {
+    if (static_cast<unsigned>(keep) == from) continue;
+    sys_call(SYS_close_range, from, keep - 1, flags);
+    flags = 0;
+  }
+  sys_call(SYS_close_range, from, ~0u, flags);
 }
 
 long read_proc(Worker* w, int* fd, const char* file, char* text, size_t size) {

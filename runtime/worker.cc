@@ -286,8 +286,16 @@ void enter(Fiber* f) {
   context_switch_out(&f->ctx, &w->scheduler);
 }
 
-void leave(Fiber* f) {
+void leave_carrier(Fiber* f) {
   f->worker.load(std::memory_order_relaxed)->state.store(kUser, std::memory_order_release);
+}
+
+void leave(Fiber* f) {
+  leave_carrier(f);
+  leave_to_program(f);
+}
+
+void leave_to_program(Fiber* f) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   f->in_runtime.store(0, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -12,10 +12,10 @@ import sys
 # runtime/, bottom row first. A file may include its own row and the rows above it in this list.
 RUNTIME = [
     'base sys options list lock counters trace tls',
-    'stack kernel_thread wait_reasons wait context runq doorbell timer engine',
+    'stack kernel_thread wait_reasons wait context runq doorbell timer ownfd brief engine',
     'bucket',
     'fiber',
-    'ring epoll',
+    'emulate ring epoll',
     # who waits and who schedules need each other: an unpark passes admission, a timer ends a ring operation
     'worker sched sysmon pins parking op admission',
     'runtime inspect',

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "runtime/ring.h"
+#include "runtime/engine.h"
 #include "runtime/sys.h"
 #include "tests/unit/support.h"
 
@@ -47,7 +47,7 @@ class Ring : public testing::Test {
   }
   Request recv(int fd, void* p, uint32_t len) {
     Request r = request(IORING_OP_RECV, fd, p, len);
-    if (ring_features().poll_first) r.ioprio = IORING_RECVSEND_POLL_FIRST;
+    if (engine_features.poll_first) r.ioprio = IORING_RECVSEND_POLL_FIRST;
     return r;
   }
   static Request nop() { return request(IORING_OP_NOP, -1); }

@@ -1,6 +1,6 @@
 // The io_uring engine alone: requests and their completions, cancels, the bell, deadlines, and a new owner while the
 // old one is blocked. Completions come to an op_finish of the test's own.
-#include "runtime/ring.h"
+#include "runtime/engine.h"
 
 #include <dirent.h>
 
