@@ -28,10 +28,17 @@ Lock accept_locks[kAcceptLocks];
 
 long interrupted_is_not_ready(long r) { return r == -EINTR ? -EAGAIN : r; }
 
+bool listens(int fd) {
+  int yes = 0;
+  socklen_t len = sizeof yes;
+  return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_ACCEPTCONN, sys_arg(&yes), sys_arg(&len)) == 0 &&
+         yes != 0;
+}
+
 long accept_briefly(const Request& r, int fd, BriefTimer* timer, bool* native) {
   Locked hold(accept_locks[static_cast<unsigned>(fd) % kAcceptLocks]);
   // another process or a thread of the program may be faster: hence the timer
-  if (poll_now(fd, POLLIN) == 0) return -EAGAIN;
+  if (poll_now(fd, POLLIN) == 0 && !begins_with_a_try(r)) return -EAGAIN;
   long r1 = timer->call(kBriefly, SYS_accept4, fd, static_cast<long>(r.addr), static_cast<long>(r.off),
                         static_cast<long>(r.flags));
   *native = r1 == -ENOSYS;
@@ -100,6 +107,12 @@ Waits waits_for(const Request& r) {
     default:
       return Waits::unknown;
   }
+}
+
+bool begins_with_a_try(const Request& r) {
+  if (r.code == IORING_OP_CONNECT) return true;
+  return r.code == IORING_OP_ACCEPT &&
+         ((r.flags & ~static_cast<uint32_t>(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0 || !listens(r.fd));
 }
 
 bool is_blind(const Request& r) {

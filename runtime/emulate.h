@@ -13,6 +13,9 @@ Waits waits_for(const Request& r);
 // cannot; then it is made briefly.
 long try_request(const Request& r, int fd, bool own_fd, BriefTimer* timer, bool* native);
 
+// Is it to be tried before it waits? A connect, which has to begin; an accept that is in error. Others were tried by their hooks.
+bool begins_with_a_try(const Request& r);
+
 // Is it a connect that has to be tried again and again: no event tells when it would not block?
 bool is_blind(const Request& r);
 

@@ -153,7 +153,7 @@ class EpollEngine final : public Engine {
       end(w, w->request.fd < 0 ? -EBADF : -ENOMEM);
       return;
     }
-    if (w->request.code == IORING_OP_CONNECT && attempt(w, w->request.fd, false)) return;
+    if (begins_with_a_try(w->request) && attempt(w, w->request.fd, false)) return;
     join(g, w, kind);
     if (VTHR_UNLIKELY(is_closing(g->fd))) g = set_aside(g, w);
     if (is_blind(w->request)) g->look = Registration::by_trying;

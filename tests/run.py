@@ -43,6 +43,10 @@ MODES = {
     'default': {},
     'carriers1': {'VTHR_CARRIERS': '1'},
     'cap': {'VTHR_MAX_CONCURRENCY': '4096'},
+    # The other engine, and io_uring without what came to it later: ENGINE_MODES.
+    'epoll': {'VTHR_IO': 'epoll'},
+    'epoll1': {'VTHR_IO': 'epoll', 'VTHR_CARRIERS': '1'},
+    'noring': {'VTHR_RING_FEATURES': 'none'},
 }
 NATIVE_KINDS = ('unit', 'model', 'tsan')
 PROGRAM_KINDS = ('cases', 'prog', 'regress', 'stress')
@@ -50,6 +54,16 @@ SCRIPT_KINDS = ('prog', 'regress', 'stress', 'servers')
 KINDS = NATIVE_KINDS + PROGRAM_KINDS + ('servers', 'tools')
 SOURCES = ('.c', '.cc', '.cpp')
 DEFAULT_MODES = {'cases': ['default', 'carriers1', 'cap'], 'stress': ['default'], 'servers': ['default']}
+# Every program also runs in these modes with --all-modes (and --long); without it the cases and those named here do.
+ENGINE_MODES = ['epoll', 'noring']
+ENGINE_MODES_OF = {
+    'cases': 'epoll',
+    'accept_connect big_writes cancel_points datagrams epolls eventfd_timerfd fork_threads net_timeouts nonblock pipe_io polls selects '
+    'shutdown_close signal_interrupts socket_timeouts tcp_echo unix_sockets own_numbers reused_numbers socket_vectors '
+    'stray_bytes closed_under_wait fd_reuse': 'epoll',
+    'tcp_echo polls': 'epoll1',
+    'recv_flags socket_timeouts': 'noring',
+}
 DEFAULT_TIMEOUT = {'unit': 120, 'tsan': 300, 'model': 300, 'stress': 120, 'servers': 120, 'tools': 300}
 LONG_CASES, LONG_CASES_BELOW = 50, 0.5  # with --long: so often a case that takes less than so many seconds, others 20 times
 KEYS = {'args', 'env', 'modes', 'timeout', 'exit', 'threads', 'needs', 'expect-mode', 'why', 'stdout', 'stderr', 'alone',
@@ -117,10 +131,14 @@ def discover(opt):
     tests = []
     where = os.path.join(opt.root, 'tests')
 
-    def modes_of(kind, spec, script):
-        if 'modes' in spec:
-            return spec['modes'].split(',')
-        return ['default'] if script else DEFAULT_MODES.get(kind, ['default', 'carriers1'])
+    def modes_of(kind, name, spec, script):
+        modes = spec['modes'].split(',') if 'modes' in spec else \
+            ['default'] if script else DEFAULT_MODES.get(kind, ['default', 'carriers1'])
+        if script or 'expect-mode' in spec or spec.get('threads') == 'no' or 'VTHR_IO' in spec['env']:
+            return modes
+        if opt.all_modes or opt.long:
+            return modes + [mode for mode in ENGINE_MODES if mode not in modes]
+        return modes + [mode for names, mode in ENGINE_MODES_OF.items() if {kind, name} & set(names.split())]
 
     for kind in dict.fromkeys(NATIVE_KINDS + PROGRAM_KINDS + SCRIPT_KINDS):
         folder = os.path.join(where, 'unit' if kind == 'tsan' else kind)
@@ -139,10 +157,10 @@ def discover(opt):
                         tests.append(Test(kind, name, [binary], spec))
                     elif kind in PROGRAM_KINDS:
                         native = Native()
-                        tests += [Test(kind, name, [binary], spec, mode, native) for mode in modes_of(kind, spec, False)]
+                        tests += [Test(kind, name, [binary], spec, mode, native) for mode in modes_of(kind, name, spec, False)]
             elif extension in ('.py', '.sh') and kind in SCRIPT_KINDS and os.access(path, os.X_OK):
                 for spec in read_specs(path):
-                    tests += [Test(kind, name, [path], spec, mode, script=True) for mode in modes_of(kind, spec, True)]
+                    tests += [Test(kind, name, [path], spec, mode, script=True) for mode in modes_of(kind, name, spec, True)]
     tools = os.path.join(where, 'tools')
     if opt.tools:
         for name, command in (
@@ -425,6 +443,7 @@ def main():
     parser.add_argument('--tools', action='store_true', help='also the rules for the sources and the test of the runner')
     parser.add_argument('--repeat', type=int, default=1, metavar='N', help='each test N times')
     parser.add_argument('--long', action='store_true', help='cases 20 or 50 times, stress programs with STRESS=10')
+    parser.add_argument('--all-modes', action='store_true', help='every program on each engine (--long does too)')
     parser.add_argument('--jobs', type=int, default=2, metavar='N', help='tests at once')
     parser.add_argument('--list', action='store_true', help='only list the tests')
     parser.add_argument('--trust-library', action='store_true', help="do not look at the library first (the runner's own test)")
