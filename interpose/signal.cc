@@ -129,6 +129,56 @@ void deliver(Fiber* f, ucontext_t* context) {
   }
 }
 
+// Calls that end with EINTR when a handler without SA_RESTART ran, and only then (signal(7)). Others end always, or never
+// (fork).
+bool handler_may_end(long nr) {
+  switch (nr) {
+    case SYS_read:
+    case SYS_readv:
+    case SYS_write:
+    case SYS_writev:
+    case SYS_ioctl:
+    case SYS_open:
+    case SYS_openat:
+    case SYS_openat2:
+    case SYS_creat:
+    case SYS_wait4:
+    case SYS_waitid:
+    case SYS_flock:
+    case SYS_fcntl:
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_connect:
+    case SYS_recvfrom:
+    case SYS_recvmsg:
+    case SYS_recvmmsg:
+    case SYS_sendto:
+    case SYS_sendmsg:
+    case SYS_sendmmsg:
+    case SYS_sendfile:
+    case SYS_splice:
+    case SYS_tee:
+    case SYS_vmsplice:
+    case SYS_copy_file_range:
+    case SYS_mq_timedsend:
+    case SYS_mq_timedreceive:
+    case SYS_getrandom:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Our signal lets the kernel make an interrupted call again, as a handler with SA_RESTART wants it: the registers stand at
+// its instruction, with its number. For the others it ends here. (One that had not begun ends as if it had.)
+void end_interrupted_call(ucontext_t* context) {
+  auto* r = context->uc_mcontext.gregs;
+  auto* code = reinterpret_cast<const unsigned char*>(r[REG_RIP]);
+  if (!handler_may_end(r[REG_RAX]) || code[0] != 0x0f || code[1] != 0x05) return;
+  r[REG_RAX] = -EINTR;
+  r[REG_RIP] += 2;
+}
+
 KernelAction old_runtime, old_setxid;
 
 void* real_handler_of(const KernelAction& a) {
@@ -157,8 +207,13 @@ void on_runtime_signal(int sig, siginfo_t* info, void* context) {
   }
   if (ours && what == kAskDeliver) {
     // Inside the runtime, or on another fiber by now: it stays pending for the next leave().
-    if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0 && due_signals(f) != 0)
+    if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0 && due_signals(f) != 0) {
+      bool before = f->no_restart;
+      f->no_restart = false;
       deliver(f, static_cast<ucontext_t*>(context));
+      if (f->no_restart) end_interrupted_call(static_cast<ucontext_t*>(context));
+      f->no_restart |= before;
+    }
     return;
   }
   if (void* h = real_handler_of(old_runtime))
