@@ -16,11 +16,11 @@ Kinds of tests:
 A source or script may say how it is to be run, in a comment; more lines make more variants (shell quoting, ${BUILD}, ${LIB},
 ${SRC}, ${LOGS} are replaced):
   // run: args="a b" env=K=V env=K=V modes=default,carriers1 timeout=30 exit=0 threads=no needs=java,/usr/bin/x,root
-  // run: expect-mode=native why="part of the reason" stdout=ignore stderr=ignore alone=yes proof=own name=LABEL
+  // run: expect-mode=native why="part of the reason" log="part of a line" stdout=ignore stderr=ignore alone=yes proof=own name=LABEL
 
 Every preloaded test proves that it was one: VTHR_LOG names a file in ${LOGS}, and some process must have logged
 "mode=fibers". threads=no: no process may have (the runtime starts at the first pthread_create). expect-mode=native: one must
-have logged mode=native with its reason. proof=own: the script checks by itself. For the last three, and first of all,
+have logged mode=native with its reason. log: one must have logged this. proof=own: the script checks by itself. For the last three, and first of all,
 the library itself is looked at: it must exist and export what interpose/symbols.def says.
 alone=yes: nothing else runs meanwhile (figures of CPU time and the like).
 """
@@ -67,7 +67,7 @@ ENGINE_MODES_OF = {
 DEFAULT_TIMEOUT = {'unit': 120, 'tsan': 300, 'model': 300, 'stress': 120, 'servers': 120, 'tools': 300}
 LONG_CASES, LONG_CASES_BELOW = 50, 0.5  # with --long: so often a case that takes less than so many seconds, others 20 times
 KEYS = {'args', 'env', 'modes', 'timeout', 'exit', 'threads', 'needs', 'expect-mode', 'why', 'stdout', 'stderr', 'alone',
-        'proof', 'name'}
+        'proof', 'name', 'log'}
 
 
 class Failed(Exception):
@@ -134,7 +134,7 @@ def discover(opt):
     def modes_of(kind, name, spec, script):
         modes = spec['modes'].split(',') if 'modes' in spec else \
             ['default'] if script else DEFAULT_MODES.get(kind, ['default', 'carriers1'])
-        if script or 'expect-mode' in spec or spec.get('threads') == 'no' or 'VTHR_IO' in spec['env']:
+        if script or {'expect-mode', 'log'} & set(spec) or spec.get('threads') == 'no' or 'VTHR_IO' in spec['env']:
             return modes
         if opt.all_modes or opt.long:
             return modes + [mode for mode in ENGINE_MODES if mode not in modes]
@@ -344,6 +344,8 @@ class Runner:
                 text += log.read()
         fibers = re.search(r'\bmode"?[=:] ?"?fibers', text)
         native = [line for line in text.splitlines() if re.search(r'\bmode"?[=:] ?"?native', line)]
+        if test.spec.get('log', '') not in text:
+            raise Failed(f'no process logged "{test.spec["log"]}"\nlog ends:\n{tail(text.encode())}')
         shown = f'\nlog ends:\n{tail(text.encode())}' if text.strip() else '\n(the log is empty)'
         if test.spec.get('proof') == 'own':
             return

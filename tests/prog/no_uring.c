@@ -1,5 +1,8 @@
-/* Where the kernel refuses io_uring, as in many containers, the program runs all the same. */
-// run: expect-mode=native why=io_uring
+/* Where the kernel refuses io_uring, as in many containers, the program runs all the same, on epoll. */
+// run: name=EPERM args=EPERM log="engine=epoll uring-refused=EPERM"
+// run: name=ENOSYS args=ENOSYS log="engine=epoll uring-refused=ENOSYS"
+// run: name=ENOMEM args=ENOMEM log="engine=epoll uring-refused=ENOMEM"
+// run: name=insists args=EPERM env=VTHR_IO=uring expect-mode=native why="io_uring refused: EPERM"
 #include "net.h"
 
 #include <linux/filter.h>
@@ -17,17 +20,18 @@ static void* echo(void* argument) {
 }
 
 int main(int argc, char** argv) {
-  if (argc == 1) {
+  if (argc == 2) {
+    unsigned error = !strcmp(argv[1], "EPERM") ? EPERM : !strcmp(argv[1], "ENOSYS") ? ENOSYS : ENOMEM;
     struct sock_filter refuse[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {COUNT_OF(refuse), refuse};
     NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-    execl("/proc/self/exe", argv[0], "again", (char*)NULL);
+    execl("/proc/self/exe", argv[0], argv[1], "again", (char*)NULL);
     NEED(!"exec");
   }
   check_begin();
