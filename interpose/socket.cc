@@ -340,8 +340,14 @@ long send_any(Fiber* f, int fd, const void* buf, size_t n, int flags, const sock
   return send_rest(f, fd, m, r > 0 ? static_cast<size_t>(r) : 0, iov.iov_len, flags, generation);
 }
 
+// A descriptor that the caller has just got.
+long note_new(long fd) {
+  fd_new_file(static_cast<int>(fd));
+  return fd;
+}
+
 long accept_any(Fiber* f, int fd, sockaddr* addr, socklen_t* len, int flags) {
-  if (fd_nonblocking(fd)) return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags);
+  if (fd_nonblocking(fd)) return note_new(sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags));
   Request r;
   r.code = IORING_OP_ACCEPT;
   r.fd = fd;
@@ -354,7 +360,10 @@ long accept_any(Fiber* f, int fd, sockaddr* addr, socklen_t* len, int flags) {
     return native_call(f, "accept",
                        [=] { return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags); });
   });
-  if (got >= 0) fd_set_hint(static_cast<int>(got), FdKind::socket);
+  if (got >= 0) {
+    fd_set_hint(static_cast<int>(got), FdKind::socket);
+    fd_new_file(static_cast<int>(got));
+  }
   return got;
 }
 
@@ -489,18 +498,19 @@ VTHR_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
 
 VTHR_EXPORT int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(accept4)(fd, addr, len, flags);
+  if (f == nullptr) return static_cast<int>(note_new(REAL(accept4)(fd, addr, len, flags)));
   return static_cast<int>(libc_result(accept_any(f, fd, addr, len, flags)));
 }
 
 VTHR_EXPORT int accept(int fd, sockaddr* addr, socklen_t* len) {
   Fiber* f = fiber_here();
-  if (f == nullptr) return REAL(accept)(fd, addr, len);
+  if (f == nullptr) return static_cast<int>(note_new(REAL(accept)(fd, addr, len)));
   return static_cast<int>(libc_result(accept_any(f, fd, addr, len, 0)));
 }
 
 VTHR_EXPORT int connect(int fd, const sockaddr* addr, socklen_t len) {
   Fiber* f = fiber_here();
+  fd_new_file(fd);  // what socket() gave
   if (f == nullptr) return REAL(connect)(fd, addr, len);
   return static_cast<int>(libc_result(connect_any(f, fd, addr, len)));
 }

@@ -1,6 +1,7 @@
 #include "runtime/emulate.h"
 
 #include <linux/io_uring.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -28,12 +29,14 @@ Lock accept_locks[kAcceptLocks];
 
 long interrupted_is_not_ready(long r) { return r == -EINTR ? -EAGAIN : r; }
 
-bool listens(int fd) {
-  int yes = 0;
-  socklen_t len = sizeof yes;
-  return sys_call(SYS_getsockopt, fd, SOL_SOCKET, SO_ACCEPTCONN, sys_arg(&yes), sys_arg(&len)) == 0 &&
-         yes != 0;
+// 0 also when it is no socket.
+int socket_option(int fd, int name) {
+  int value = 0;
+  socklen_t len = sizeof value;
+  return sys_call(SYS_getsockopt, fd, SOL_SOCKET, name, sys_arg(&value), sys_arg(&len)) == 0 ? value : 0;
 }
+
+bool listens(int fd) { return socket_option(fd, SO_ACCEPTCONN) != 0; }
 
 long accept_briefly(const Request& r, int fd, BriefTimer* timer, bool* native) {
   Locked hold(accept_locks[static_cast<unsigned>(fd) % kAcceptLocks]);
@@ -80,6 +83,10 @@ long try_vector(bool writes, int fd, const iovec* iov, uint32_t n, bool own_fd, 
 }
 
 }  // namespace
+
+bool is_tcp(int fd) {
+  return socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP && socket_option(fd, SO_TYPE) == SOCK_STREAM;
+}
 
 uint32_t poll_now(int fd, uint32_t events) {
   pollfd p{fd, static_cast<short>(events), 0};

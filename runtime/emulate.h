@@ -19,6 +19,7 @@ bool begins_with_a_try(const Request& r);
 // Is it a connect that has to be tried again and again: no event tells when it would not block?
 bool is_blind(const Request& r);
 
+bool is_tcp(int fd);
 uint32_t poll_now(int fd, uint32_t events);  // what of `events` is there, with POLLERR, POLLHUP, POLLNVAL
 
 }  // namespace vthr

@@ -91,6 +91,14 @@ struct EngineFeatures {
 };
 extern EngineFeatures engine_features;
 
+// Each number has an epoch, which ends when the program gives the number to another file, as far as hooks see it. Any thread,
+// async-signal-safe.
+constexpr int kEpochs = 65536;
+extern std::atomic<uint32_t> fd_epochs[kEpochs];
+inline void fd_new_file(int fd) {
+  if (fd >= 0 && fd < kEpochs) fd_epochs[fd].fetch_add(1, std::memory_order_relaxed);
+}
+
 // Around the close or replacement of the program's descriptors `first` to `last`: requests that wait for one of them go on
 // with the file that it was, as they would natively, and new ones are not caught in between. Any thread; no handler of
 // the program may run on it during a call. Costs nothing with an engine that holds files.

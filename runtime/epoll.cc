@@ -3,13 +3,15 @@
 // for the next event (EPOLLONESHOT), and done without blocking when its descriptor is ready (emulate.h). So, as with the
 // ring, its result is the outcome, and of many that wait for the same thing only one is woken.
 //
-// Rejected: edge-triggered registrations that last as long as the descriptor. They save one call a wait, but a number that
-// was closed where no hook sees it (fclose) would never wake again; EPOLL_CTL_MOD says whether the file is still the same.
+// Rejected: edge-triggered registrations for all that last as long as the descriptor. They save one call a wait, but a number
+// that was closed where no hook sees it (fclose) would never wake again; EPOLL_CTL_MOD says whether the file is still the
+// same. For connections they are worth it (registration.h).
 // Letting the fiber do the call once it runs: between event and call anybody may have closed the number.
 #include <linux/io_uring.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <cerrno>
 #include <initializer_list>
 
@@ -24,19 +26,11 @@ namespace vthr {
 
 namespace {
 
+constexpr int64_t kSureAfter = 100 * kMilli;
+constexpr uint32_t kSteady = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr int64_t kShortNap = kMilli, kLongNap = 16 * kMilli;
 
-// Descriptors that are being closed, by a hash, and ranges of them.
-//   count n -> n + 1   engine_close_begins (seq_cst), before it looks for requests that wait
-//   count n -> n - 1   engine_close_ends, after the close
-// Pairs: a request is counted in Registration::waiting (seq_cst) before queue() reads these: one of the two sees the other.
-constexpr unsigned kClosing = 256;
-std::atomic<uint32_t> closing[kClosing];
-std::atomic<uint32_t> closing_ranges{0};
-
-}  // namespace
-
-class EpollEngine final : public Engine {
+class EpollEngine final : public Engine, public FileKeeper {
  public:
   int open() {
     epoll_ = static_cast<int>(sys_call(SYS_epoll_create1, EPOLL_CLOEXEC));
@@ -91,8 +85,11 @@ class EpollEngine final : public Engine {
   unsigned sleep(int64_t deadline) override {
     unsigned n = finish_ended();
     if (n != 0) return n;
-    int64_t nap = next_nap_.load(std::memory_order_relaxed);
-    return collect(nap < deadline ? nap : deadline);
+    for (auto* due : {&next_nap_, &check_at_}) {
+      int64_t at = due->load(std::memory_order_relaxed);
+      if (at < deadline) deadline = at;
+    }
+    return collect(deadline);
   }
 
   void ring_bell() override {
@@ -120,13 +117,13 @@ class EpollEngine final : public Engine {
   }
 
   // The waiter of the last request has closed g's copy.
-  void recycle(Registration* g) {
+  void recycle(Registration* g) override {
     Locked hold(lock_);
     registrations_.give(g);
   }
 
   // engine_close_begins for this engine.
-  void keep_files(int first, int last) {
+  void keep_files(int first, int last) override {
     if (first == last) {
       Registration* g = table_.get(first);
       if (g != nullptr && g->waiting.load(std::memory_order_seq_cst) != 0) keep_file(g);
@@ -154,15 +151,15 @@ class EpollEngine final : public Engine {
       return;
     }
     if (begins_with_a_try(w->request) && attempt(w, w->request.fd, false)) return;
-    join(g, w, kind);
-    if (VTHR_UNLIKELY(is_closing(g->fd))) g = set_aside(g, w);
+    g->join(w);
+    if (VTHR_UNLIKELY(fd_is_closing(g->fd))) g = set_aside(g, w);
     if (is_blind(w->request)) g->look = Registration::by_trying;
     arm(g, w);
   }
 
   Registration* new_registration() {
     Registration* g = registrations_.take();
-    if (g != nullptr) g->engine = this;
+    if (g != nullptr) g->keeper = this;
     return g;
   }
 
@@ -178,23 +175,6 @@ class EpollEngine final : public Engine {
     return nullptr;
   }
 
-  static void join(Registration* g, Waiting* w, Waits kind) {
-    w->home = g;
-    if (kind == Waits::polls) g->poll_events |= w->request.flags;
-    (kind == Waits::readable ? g->readers : kind == Waits::writable ? g->writers : g->pollers).push_back(w);
-    g->waiting.fetch_add(1, std::memory_order_seq_cst);
-  }
-
-  static bool is_closing(int fd) {
-    return closing[static_cast<unsigned>(fd) % kClosing].load(std::memory_order_seq_cst) != 0 ||
-           closing_ranges.load(std::memory_order_seq_cst) != 0;
-  }
-
-  static uint32_t events_of(const Registration* g) {
-    return (g->readers.empty() ? 0u : EPOLLIN) | (g->writers.empty() ? 0u : EPOLLOUT) |
-           (g->pollers.empty() ? 0u : g->poll_events & 0xffffu);
-  }
-
   // Asks for the next event of what waits for g. The kernel looks at once, so nothing is missed that came before. newest: the
   // request that has just named the number, if that is why.
   void arm(Registration* g, Waiting* newest = nullptr) {
@@ -203,21 +183,29 @@ class EpollEngine final : public Engine {
       take_nap(g);
       return;
     }
+    bool steadily = newest != nullptr && may_be_steady(g, newest);
+    if (steadily && g->steady) {
+      wait_steadily(g);
+      return;
+    }
+    g->steady = steadily;
+    g->may_read = false;
     epoll_event e{};
-    e.events = events_of(g) | EPOLLONESHOT;
+    e.events = steadily ? kSteady : g->events() | EPOLLONESHOT;
     e.data.ptr = g;
     long r = control(g->known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, g->fd, &e);
     if (r == -ENOENT) {  // our copy has moved, or another file has the number and no hook saw it
       g->known = false;
       if (!g->kept) strand_others(g, newest);
-      if (g->waiting.load(std::memory_order_relaxed) == 0) return;
-      e.events = events_of(g) | EPOLLONESHOT;
+      if (g->nobody_waits()) return;
+      if (!steadily) e.events = g->events() | EPOLLONESHOT;
       r = control(EPOLL_CTL_ADD, g->fd, &e);
     } else if (r == -EEXIST) {
       r = control(EPOLL_CTL_MOD, g->fd, &e);
     }
     g->known = r == 0;
     if (r == 0) return;
+    g->steady = false;
     if (r == -EPERM) {
       always_ready(g);
     } else if (r == -EBADF) {
@@ -226,6 +214,72 @@ class EpollEngine final : public Engine {
       g->look = Registration::by_looking;
       take_nap(g);
     }
+  }
+
+  // ---- steady registrations ----
+
+  bool may_be_steady(Registration* g, const Waiting* w) {
+    if (w->request.code != IORING_OP_RECV || g->waiting.load(std::memory_order_relaxed) != 1 || g->kept)
+      return false;
+    if (g->fd >= kEpochs) return false;
+    uint32_t epoch = fd_epochs[g->fd].load(std::memory_order_relaxed);
+    if (g->epoch != epoch) {
+      g->epoch = epoch;
+      g->known = g->steady = false;
+      g->tcp = is_tcp(g->fd);
+    }
+    return g->tcp;
+  }
+
+  void wait_steadily(Registration* g) {
+    g->unheard = 0;
+    if (g->may_read && serve_steadily(g, EPOLLIN)) return;
+    if (g->unsure.linked()) List::remove(&g->unsure);
+    g->check_at = now_ns() + kSureAfter;
+    if (unsure_.empty()) check_at_.store(g->check_at, std::memory_order_relaxed);
+    unsure_.push_back(&g->unsure);
+  }
+
+  // A read that found less than it asked for has emptied the socket, but for its end, which may have come before.
+  bool serve_steadily(Registration* g, uint32_t what) {
+    auto* w = static_cast<Waiting*>(g->readers.front());
+    bool done = attempt(w, g->fd, false);
+    g->may_read =
+        done && (w->res <= 0 || static_cast<uint32_t>(w->res) == w->request.len ||
+                 (w->request.flags & MSG_PEEK) != 0 || (what & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
+    if (done && g->unsure.linked()) List::remove(&g->unsure);
+    return done;
+  }
+
+  void happened_steadily(Registration* g, uint32_t what) {
+    if (!g->nobody_waits()) {
+      serve_steadily(g, what);
+      return;
+    }
+    g->may_read = true;
+    if (++g->unheard < 2) return;
+    // it is waited for elsewhere by now: no more events here
+    epoll_event e{};
+    e.events = EPOLLONESHOT;
+    e.data.ptr = g;
+    control(EPOLL_CTL_MOD, g->fd, &e);
+    g->steady = false;
+  }
+
+  void check_unsure() {
+    int64_t now = now_ns();
+    Locked hold(lock_);
+    while (ListNode* node = unsure_.front()) {
+      Registration* g = Registration::doubted(node);
+      check_at_.store(g->check_at, std::memory_order_relaxed);
+      if (g->check_at > now) return;
+      List::remove(node);
+      if (g->nobody_waits()) continue;
+      g->steady = false;
+      arm(g, static_cast<Waiting*>(
+                 g->readers.front()));  // the kernel looks again, or says that it is another file
+    }
+    check_at_.store(kNever, std::memory_order_relaxed);
   }
 
   long control(int what, int fd, epoll_event* e) {
@@ -265,6 +319,7 @@ class EpollEngine final : public Engine {
         }
       }
       if (VTHR_UNLIKELY(next_nap_.load(std::memory_order_relaxed) != kNever)) end_naps();
+      if (VTHR_UNLIKELY(check_at_.load(std::memory_order_relaxed) != kNever)) check_unsure();
       n += finish_ended();
       deadline = 0;
     } while (got == kEvents);
@@ -286,7 +341,11 @@ class EpollEngine final : public Engine {
   }
 
   void happened(Registration* g, uint32_t what) {
-    if (g->waiting.load(std::memory_order_relaxed) == 0) return;
+    if (VTHR_LIKELY(g->steady)) {
+      happened_steadily(g, what);
+      return;
+    }
+    if (g->nobody_waits()) return;
     bool any = false;
     if ((what & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) any |= serve(&g->readers, false);
     if ((what & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) any |= serve(&g->writers, false);
@@ -302,7 +361,7 @@ class EpollEngine final : public Engine {
         left |= w->request.flags;
       }
     }
-    if (g->waiting.load(std::memory_order_relaxed) == 0) return;
+    if (g->nobody_waits()) return;
     g->poll_events = left;
     if (any) {
       g->fruitless = 0;
@@ -312,7 +371,7 @@ class EpollEngine final : public Engine {
     }
     // A state that lasts and helps nobody (an error queue that is not read) would be told again and again.
     if (g->look != Registration::on_events ||
-        (g->fruitless == 2 && (poll_now(g->fd, events_of(g)) & ~POLLNVAL) != 0)) {
+        (g->fruitless == 2 && (poll_now(g->fd, g->events()) & ~POLLNVAL) != 0)) {
       take_nap(g);
     } else {
       arm(g);
@@ -396,7 +455,7 @@ class EpollEngine final : public Engine {
     List due;
     next_nap_.store(kNever, std::memory_order_relaxed);
     for (ListNode* node = naps_.head.next; node != &naps_.head;) {
-      Registration* g = napping(node);
+      Registration* g = Registration::napping(node);
       node = node->next;
       if (g->due > now) {
         look_again_at(g->due);
@@ -406,23 +465,19 @@ class EpollEngine final : public Engine {
       due.push_back(&g->nap);
     }
     while (ListNode* node = due.pop_front()) {
-      Registration* g = napping(node);
-      if (g->waiting.load(std::memory_order_relaxed) == 0) {
+      Registration* g = Registration::napping(node);
+      if (g->nobody_waits()) {
         g->look = Registration::on_events;
         g->nap_ns = 0;
       } else if (g->look == Registration::by_trying) {
-        happened(g, EPOLLOUT | poll_now(g->fd, events_of(g)));
+        happened(g, EPOLLOUT | poll_now(g->fd, g->events()));
       } else if (g->look == Registration::by_looking) {
-        happened(g, poll_now(g->fd, events_of(g)));
+        happened(g, poll_now(g->fd, g->events()));
       } else {
         arm(g);
       }
     }
   }
-  static Registration* napping(ListNode* node) {
-    return reinterpret_cast<Registration*>(reinterpret_cast<char*>(node) - offsetof(Registration, nap));
-  }
-
   // ---- descriptors that go away under a request ----
 
   // The requests that wait for g go on with a copy of its file. Without a free number that is out of reach: then only
@@ -430,18 +485,23 @@ class EpollEngine final : public Engine {
   void keep_file(Registration* g) {
     {
       Locked hold(lock_);
-      if (g->waiting.load(std::memory_order_relaxed) == 0) return;
+      if (g->nobody_waits()) return;
       Registration* copy = new_registration();
       if (copy == nullptr) return;
       copy->kept = fd_copy_own(g->fd, &copy->fd);
-      move_all(g, copy);
-      epoll_event unused{};
-      if (g->known) control(EPOLL_CTL_DEL, g->fd, &unused);
-      g->known = false;
+      copy->take_all_of(g);
+      forget(g);
       g->look = Registration::on_events;
       arm(copy);
     }
     ring_bell();  // for what arm() may have ended, or wants to look at again
+  }
+
+  void forget(Registration* g) {
+    epoll_event unused{};
+    if (g->known) control(EPOLL_CTL_DEL, g->fd, &unused);
+    g->known = g->steady = g->may_read = false;
+    if (g->unsure.linked()) List::remove(&g->unsure);
   }
 
   // The same for the one request that comes while its number is being closed: whichever file that is now, it stays that.
@@ -453,7 +513,8 @@ class EpollEngine final : public Engine {
       registrations_.give(copy);
       return g;
     }
-    move(w, g, copy);
+    g->leave(w);
+    copy->join(w);
     return copy;
   }
 
@@ -461,30 +522,12 @@ class EpollEngine final : public Engine {
   void strand_others(Registration* g, Waiting* newest) {
     Registration* old = new_registration();
     if (old == nullptr) return;
-    move_all(g, old);
-    if (newest != nullptr) move(newest, old, g);
-    if (old->waiting.load(std::memory_order_relaxed) == 0) registrations_.give(old);
-  }
-
-  static void move(Waiting* w, Registration* from, Registration* to) {
-    List::remove(w);
-    from->waiting.fetch_sub(1, std::memory_order_relaxed);
-    join(to, w, waits_for(w->request));
-  }
-
-  static void move_all(Registration* from, Registration* to) {
-    for (List Registration::*list :
-         {&Registration::readers, &Registration::writers, &Registration::pollers}) {
-      while (auto* w = static_cast<Waiting*>((from->*list).pop_front())) {
-        w->home = to;
-        (to->*list).push_back(w);
-      }
+    old->take_all_of(g);
+    if (newest != nullptr) {
+      old->leave(newest);
+      g->join(newest);
     }
-    to->poll_events = from->poll_events;
-    to->look = from->look;
-    to->waiting.store(from->waiting.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    from->waiting.store(0, std::memory_order_relaxed);
-    from->poll_events = 0;
+    if (old->nobody_waits()) registrations_.give(old);
   }
 
   // The last request of a file whose number the program has taken away. Its waiter closes the copy.
@@ -494,8 +537,7 @@ class EpollEngine final : public Engine {
       registrations_.give(g);
       return;
     }
-    epoll_event unused{};
-    if (g->known) control(EPOLL_CTL_DEL, g->fd, &unused);
+    forget(g);
     last->keeps = &g->fd;
   }
 
@@ -503,70 +545,30 @@ class EpollEngine final : public Engine {
   int watch_fd_ = -1;           // the number that epoll_ had at start, and still has in sysmon's table
   bool exact_ = false;          // epoll_pwait2 is there: time-outs in nanoseconds
   std::atomic<uint32_t> in_flight_{0}, ended_count_{0};
-  std::atomic<int64_t> next_nap_{kNever};
+  std::atomic<int64_t> next_nap_{kNever}, check_at_{kNever};
 
   // Registrations, requests and pools: the owner, and whoever closes a descriptor. Held across calls that do not block.
   Lock lock_;
   Table table_;
   Pool<Registration> registrations_;
   Pool<Waiting> waitings_;
-  List ended_, naps_;
+  List ended_, naps_, unsure_;
   BriefTimer timer_;
   epoll_event events_[kEvents];
 };
 
-namespace {
-
-constexpr int kMostEngines = 64;
-EpollEngine* engines[kMostEngines];
-std::atomic<int> engine_count{0};
-
-bool is_range(int first, int last) { return first != last; }
-
 }  // namespace
-
-EngineFeatures engine_features;
 
 Engine* epoll_make(int* err) {
   *err = ENOMEM;
-  int n = engine_count.load(std::memory_order_relaxed);
-  void* memory = n < kMostEngines ? sys_map(round_up(sizeof(EpollEngine), kPage)) : nullptr;
+  void* memory = sys_map(round_up(sizeof(EpollEngine), kPage));
   if (memory == nullptr) return nullptr;
   auto* e = new (memory) EpollEngine;
   *err = e->open();
   if (*err != 0) return nullptr;
   engine_features = {true, false};
-  engines[n] = e;
-  engine_count.store(n + 1, std::memory_order_release);
+  file_keeper_add(e);
   return e;
-}
-
-void engine_close_begins(int first, int last) {
-  if (engine_features.holds_files || first < 0) return;
-  std::atomic<uint32_t>& mark =
-      is_range(first, last) ? closing_ranges : closing[static_cast<unsigned>(first) % kClosing];
-  mark.fetch_add(1, std::memory_order_seq_cst);
-  int n = engine_count.load(std::memory_order_acquire);
-  for (int i = 0; i < n; i++) engines[i]->keep_files(first, last);
-}
-
-void engine_close_ends(int first, int last) {
-  if (engine_features.holds_files || first < 0) return;
-  std::atomic<uint32_t>& mark =
-      is_range(first, last) ? closing_ranges : closing[static_cast<unsigned>(first) % kClosing];
-  mark.fetch_sub(1, std::memory_order_seq_cst);
-}
-
-void engine_kept_release(int* kept) {
-  auto* g = reinterpret_cast<Registration*>(reinterpret_cast<char*>(kept) - offsetof(Registration, fd));
-  fd_disown(kept);
-  g->engine->recycle(g);
-}
-
-void epoll_after_fork() {
-  engine_count.store(0, std::memory_order_relaxed);
-  for (auto& mark : closing) mark.store(0, std::memory_order_relaxed);
-  closing_ranges.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace vthr

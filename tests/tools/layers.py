@@ -15,7 +15,7 @@ RUNTIME = [
     'stack kernel_thread wait_reasons wait context runq doorbell timer ownfd brief engine',
     'bucket',
     'fiber',
-    'emulate registration ring epoll',
+    'emulate registration closing ring epoll',
     # who waits and who schedules need each other: an unpark passes admission, a timer ends a ring operation
     'worker sched sysmon pins parking op admission',
     'runtime inspect',
