@@ -179,6 +179,7 @@ void files_probe() {
 
 void files_take_table() {
   if (!may_unshare || sys_call(SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) != 0) return;
+  sys_own_descriptors = true;
   table_owner.store(sys_gettid(), std::memory_order_release);
   pidfd = static_cast<int>(sys_call(SYS_pidfd_open, sys_call(SYS_getpid), 0));
   open_folder(&log_target);

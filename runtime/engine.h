@@ -53,8 +53,10 @@ class Engine {
   virtual unsigned round() = 0;
   // The same, but sleeps until a completion, `deadline` (CLOCK_MONOTONIC ns) or the doorbell.
   virtual unsigned sleep(int64_t deadline) = 0;
-  // Wakes the owner out of sleep. Any thread, async-signal-safe.
+  // Wakes the owner out of sleep. Any thread that has the program's descriptors, async-signal-safe.
   virtual void ring_bell() = 0;
+  // The eventfd behind it, for a thread that has not; -1: there is none. Any thread, a snapshot.
+  virtual int bell_fd() const { return -1; }
   // A new worker owns the carrier: the old one may be blocked for long, so nothing may depend on it.
   virtual void new_owner() = 0;
   // Something waits for the owner: completions, or requests that are not yet in the kernel. Any thread, a snapshot.

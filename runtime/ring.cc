@@ -177,6 +177,8 @@ class Ring final : public Engine {
     sys_call(SYS_write, b->fd, sys_arg(&one), sizeof one);
   }
 
+  int bell_fd() const override { return bell_.load(std::memory_order_acquire)->fd; }
+
   void new_owner() override {
     Bell* mine = bell_take();
     if (mine == nullptr) return;  // no descriptor left: the old bell still works, only later

@@ -136,10 +136,38 @@ WakingT<> waking;
 
 int idle_carrier_count() { return waking.idle(); }
 
+namespace {
+
+// A thread with descriptors of its own (it allocates, and unlocks what fibers wait for) borrows the bell from the process.
+// False: it may not, or the initial thread, whose table it is, has ended.
+bool ring_from_outside(const Engine* e) {
+  int bell = e->bell_fd();
+  if (bell < 0) return false;
+  long self = sys_call(SYS_pidfd_open, sys_call(SYS_getpid), 0);
+  if (self < 0) return false;
+  long fd = sys_call(SYS_pidfd_getfd, self, bell, 0);
+  sys_call(SYS_close, self);
+  if (fd < 0) return false;
+  uint64_t one = 1;
+  bool rung = sys_call(SYS_write, fd, sys_arg(&one), sizeof one) == sizeof one;
+  sys_call(SYS_close, fd);
+  return rung;
+}
+
+void ring(Carrier* c) {
+  if (VTHR_LIKELY(!sys_own_descriptors)) {
+    c->engine->ring_bell();
+  } else if (!ring_from_outside(c->engine)) {
+    ask_service(kServeBells);
+  }
+}
+
+}  // namespace
+
 void wake_one() {
   waking.wake_one(
       carrier_count, [](uint32_t i) -> DoorbellT<>& { return carriers[i]->bell; },
-      [](uint32_t i) { carriers[i]->engine->ring_bell(); });
+      [](uint32_t i) { ring(carriers[i]); });
 }
 
 namespace {
@@ -185,7 +213,7 @@ void nudge(Fiber* f, uint64_t ticket, int err) {
     home->inbox_count.fetch_add(1, std::memory_order_release);
   }
   RealAtomics::fence();
-  if (home->bell.ring(false)) home->engine->ring_bell();
+  if (home->bell.ring(false)) ring(home);
 }
 
 int launch(Fiber* f) {
@@ -314,6 +342,9 @@ void* service_main(void*) {
     if ((r & kServeWorker) != 0 && !make_worker()) {
       if (!said) alarm_post("alarm the kernel refused a thread; trying again");
       said = true;
+    }
+    if ((r & kServeBells) != 0) {  // one of them was meant
+      for (int i = 0; i < carrier_count; i++) carriers[i]->engine->ring_bell();
     }
     if ((r & kServeAdmission) != 0) admission_scan(now_ns());
     if ((r & kServeBind) != 0) make_bound_threads();

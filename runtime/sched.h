@@ -161,7 +161,7 @@ void* bound_main(void* worker);
 bool may_make_worker();  // below VTHR_MAX_WORKERS, and none is on its way
 bool make_worker();      // one more spare; false when the kernel refuses. Start, and the service thread
 // Asks the service thread, which shares the program's descriptors, for a worker or an admission scan. Any thread.
-constexpr uint32_t kServeWorker = 1, kServeAdmission = 2, kServeBind = 4, kServeEnd = 8;
+constexpr uint32_t kServeWorker = 1, kServeAdmission = 2, kServeBind = 4, kServeEnd = 8, kServeBells = 16;
 void ask_service(uint32_t what);
 
 // Hooks of upper layers, set before start.

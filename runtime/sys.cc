@@ -5,6 +5,8 @@
 
 namespace vthr {
 
+__thread bool sys_own_descriptors __attribute__((tls_model("initial-exec"))) = false;
+
 uint64_t sys_set_sigmask(uint64_t mask) {
   uint64_t old = 0;
   sys_call(SYS_rt_sigprocmask, SIG_SETMASK, sys_arg(&mask), sys_arg(&old), 8);

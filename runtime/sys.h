@@ -38,6 +38,10 @@ inline int sys_gettid() { return static_cast<int>(sys_call(SYS_gettid)); }
 constexpr int kSigRuntime = 32;  // glibc's SIGCANCEL: no program can use it, workers never block it
 constexpr int kSigSetxid = 33;   // glibc's SIGSETXID
 
+// This thread has a descriptor table of its own (sysmon, the diagnostics thread): the runtime's descriptors mean nothing in it.
+// Set by itself.
+extern __thread bool sys_own_descriptors __attribute__((tls_model("initial-exec")));
+
 // Signal sets are the kernel's 64-bit words here.
 inline uint64_t sig_bit(int sig) { return 1ull << (sig - 1); }
 

@@ -59,7 +59,7 @@ void private_descriptors() {
     sys_call(SYS_close_range, from, keep - 1, flags);
     flags = 0;
   }
-  sys_call(SYS_close_range, from, ~0u, flags);
+  if (sys_call(SYS_close_range, from, ~0u, flags) == 0) sys_own_descriptors = true;
 }
 
 long read_proc(Worker* w, int* fd, const char* file, char* text, size_t size) {
