@@ -35,6 +35,7 @@ STATIC_LIBS := -Wl,-Bstatic -luring -lboost_context -Wl,-Bdynamic
 TOOL_CXXFLAGS := -std=c++17 -O2 -g -pthread $(WARN) -I.
 UNIT_CXXFLAGS := -std=c++17 -O2 -g -pthread -static-libstdc++ -static-libgcc $(WARN) -I.
 TSAN_CXXFLAGS := -std=c++17 -O1 -g -pthread -fsanitize=thread -DVTHR_NO_FS_SWITCH $(WARN) -Wno-tsan -I.
+ASAN_CXXFLAGS := -std=c++17 -O1 -g -pthread -fsanitize=address -fno-omit-frame-pointer $(WARN) -I.
 # Programs are built as a stranger would: not one flag of ours. A line "// cflags: ..." in a source adds its own.
 PROG_FLAGS := -O2 -g -pthread
 PROG_LIBS := -ldl -lrt
@@ -56,15 +57,20 @@ prog_bins = $(addprefix $(BUILD)/,$(basename $(wildcard $(foreach d,$(1),tests/$
 test_bin := $(call prog_bins,prog stress regress cases servers demo model)
 bench_bin := $(call prog_bins,bench)
 unit_bin := $(patsubst tests/%.cc,$(BUILD)/tests/%,$(wildcard tests/unit/*.cc))
-# Units that also run under ThreadSanitizer (`make check-tsan`): all that need no FS switch.
-TSAN_UNITS ?= admission_test context_test context_fp_test lock_test options_test parking_test requeue_test \
-  parking_stress_test ring_test ring_owner_test runq_test stack_test timer_test wait_test
-tsan_bin := $(addprefix $(BUILD)/tsan/unit/,$(TSAN_UNITS))
-tsan_obj := $(addprefix $(BUILD)/tsan/obj/,$(addsuffix .o,$(runtime_src)))
+# Units that also run under ThreadSanitizer (`make check-tsan`): all of the runtime that need neither FS switch nor signals in
+# time; under AddressSanitizer (`make check-asan`), with the real switch: all of the runtime. tests/seeded has a program for
+# each that it must complain of.
+TSAN_UNITS ?= admission_test context_test context_fp_test handoff_test lock_test one_carrier_test op_test options_test \
+  parking_fibers_test parking_stress_test parking_test requeue_test ring_owner_test ring_test runq_test sched_test stack_test \
+  timer_test wait_test race
+ASAN_UNITS ?= $(filter-out race,$(TSAN_UNITS)) pins_test tls_test use_after_free
+tsan_bin := $(addprefix $(BUILD)/tsan/,$(TSAN_UNITS))
+asan_bin := $(addprefix $(BUILD)/asan/,$(ASAN_UNITS))
+
 tool := $(if $(wildcard diag/vthr.cc),$(BUILD)/vthr)
 lib := $(if $(lib_obj),$(BUILD)/libvthr.so)
 
-.PHONY: all lib tool examples demo check check-long check-tsan soak tests units tsan bench bench-quick \
+.PHONY: all lib tool examples demo check check-long check-tsan check-asan soak tests units tsan asan bench bench-quick \
   install uninstall format lint layers symbols options help clean packages FORCE
 all: lib tool examples
 lib: $(lib)
@@ -73,6 +79,7 @@ examples: $(example_bin)
 units: $(unit_bin)
 tests: $(test_bin) units
 tsan: $(tsan_bin)
+asan: $(asan_bin)
 
 # --- the build -------------------------------------------------------------------------------------
 # Compilers and headers are looked for once, before the first object.
@@ -82,7 +89,7 @@ $(BUILD)/.toolchain: tests/tools/install-packages
 	$(Q)touch $@
 
 # Changed flags rebuild everything.
-flags_now := $(CC) $(CXX) $(LIB_CXXFLAGS) $(LIB_LDFLAGS) $(STATIC_LIBS) $(UNIT_CXXFLAGS) $(PROG_FLAGS) $(TSAN_CXXFLAGS)
+flags_now := $(CC) $(CXX) $(LIB_CXXFLAGS) $(LIB_LDFLAGS) $(STATIC_LIBS) $(UNIT_CXXFLAGS) $(PROG_FLAGS) $(TSAN_CXXFLAGS) $(ASAN_CXXFLAGS)
 $(BUILD)/.flags: FORCE
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(flags_now)' ] || echo '$(flags_now)' >$@
 
@@ -147,21 +154,28 @@ $(BUILD)/tests/model/%: tests/model/%.cc $(BUILD)/libvthr_runtime.a $(BUILD)/.fl
 	$(call say,CXX,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(UNIT_CXXFLAGS) $(call deps,$@) $(filter %.cc %.a,$^) $(STATIC_LIBS) -ldl -o $@
 
-# ThreadSanitizer: runtime and GoogleTest both instrumented, the context switch without FS.
+# Sanitizers: runtime and GoogleTest both instrumented; for ThreadSanitizer the context switch without FS.
 GTEST_DIR ?= /usr/src/googletest/googletest
-$(BUILD)/tsan/obj/%.cc.o: %.cc $(BUILD)/.flags | $(BUILD)/.toolchain
-	$(call say,TSAN,$<)
-	$(Q)mkdir -p $(@D) && $(CXX) $(TSAN_CXXFLAGS) -fno-exceptions -fno-rtti -MMD -MP -c $< -o $@
-$(BUILD)/tsan/obj/%.S.o: %.S $(BUILD)/.flags | $(BUILD)/.toolchain
-	$(Q)mkdir -p $(@D) && $(CC) -g -I. -DVTHR_NO_FS_SWITCH -MMD -MP -c $< -o $@
-$(BUILD)/tsan/gtest%.o: $(BUILD)/.flags
-	$(call say,TSAN,gtest$*.cc)
-	$(Q)mkdir -p $(@D) && $(CXX) $(filter-out $(WARN),$(TSAN_CXXFLAGS)) -I$(GTEST_DIR) -c $(GTEST_DIR)/src/gtest$*.cc -o $@
-$(BUILD)/tsan/libvthr_runtime.a: $(tsan_obj)
-	$(Q)rm -f $@ && ar rcs $@ $^
-$(BUILD)/tsan/unit/%: tests/unit/%.cc $(BUILD)/tsan/gtest-all.o $(BUILD)/tsan/gtest_main.o $(BUILD)/tsan/libvthr_runtime.a $(BUILD)/.flags
-	$(call say,TSAN,$<)
-	$(Q)mkdir -p $(@D) && $(CXX) $(TSAN_CXXFLAGS) $(call deps,$@) $(filter %.cc %.o %.a,$^) $(STATIC_LIBS) -ldl -o $@
+define sanitizer_rules
+$$(BUILD)/$(1)/obj/%.cc.o: %.cc $$(BUILD)/.flags | $$(BUILD)/.toolchain
+	$$(call say,$(2),$$<)
+	$$(Q)mkdir -p $$(@D) && $$(CXX) $$($(2)_CXXFLAGS) -fno-exceptions -fno-rtti -MMD -MP -c $$< -o $$@
+$$(BUILD)/$(1)/obj/%.S.o: %.S $$(BUILD)/.flags | $$(BUILD)/.toolchain
+	$$(Q)mkdir -p $$(@D) && $$(CC) -g -I. $$(filter -D%,$$($(2)_CXXFLAGS)) -MMD -MP -c $$< -o $$@
+$$(BUILD)/$(1)/gtest%.o: $$(BUILD)/.flags
+	$$(call say,$(2),gtest$$*.cc)
+	$$(Q)mkdir -p $$(@D) && $$(CXX) $$(filter-out $$(WARN),$$($(2)_CXXFLAGS)) -I$$(GTEST_DIR) -c $$(GTEST_DIR)/src/gtest$$*.cc -o $$@
+$$(BUILD)/$(1)/libvthr_runtime.a: $$(addprefix $$(BUILD)/$(1)/obj/,$$(addsuffix .o,$$(runtime_src)))
+	$$(Q)rm -f $$@ && ar rcs $$@ $$^
+$$(BUILD)/$(1)/%: tests/unit/%.cc $$(BUILD)/$(1)/gtest-all.o $$(BUILD)/$(1)/gtest_main.o $$(BUILD)/$(1)/libvthr_runtime.a $$(BUILD)/.flags
+	$$(call say,$(2),$$<)
+	$$(Q)mkdir -p $$(@D) && $$(CXX) $$($(2)_CXXFLAGS) $$(call deps,$$@) $$(filter %.cc %.o %.a,$$^) $$(STATIC_LIBS) -ldl -o $$@
+$$(BUILD)/$(1)/%: tests/seeded/%.cc $$(BUILD)/$(1)/gtest-all.o $$(BUILD)/$(1)/libvthr_runtime.a $$(BUILD)/.flags
+	$$(call say,$(2),$$<)
+	$$(Q)mkdir -p $$(@D) && $$(CXX) $$($(2)_CXXFLAGS) $$(call deps,$$@) $$(filter %.cc %.o %.a,$$^) $$(STATIC_LIBS) -ldl -o $$@
+endef
+$(eval $(call sanitizer_rules,tsan,TSAN))
+$(eval $(call sanitizer_rules,asan,ASAN))
 
 # --- what a user runs ------------------------------------------------------------------------------
 packages:
@@ -172,21 +186,21 @@ demo:
 	$(submake) all $(call prog_bins,demo)
 	$(Q)BUILD=$(BUILD) LIB=$(LIB) tests/demo/demo.sh
 
-run_tests = $(Q)python3 tests/run.py --lib $(LIB) --build $(BUILD) --tsan '$(TSAN_UNITS)'
+run_tests = $(Q)python3 tests/run.py --lib $(LIB) --build $(BUILD) --tsan '$(TSAN_UNITS)' --asan '$(ASAN_UNITS)'
 check:
 	$(need) build check
-	$(submake) all tests tsan
+	$(submake) all tests tsan asan
 	$(run_tests) --tools $(RUN_FLAGS)
 
-check-tsan:
+check-tsan check-asan:
 	$(need) build check
-	$(submake) tsan
-	$(run_tests) --only tsan $(RUN_FLAGS)
+	$(submake) $(@:check-%=%)
+	$(run_tests) --only $(@:check-%=%) $(RUN_FLAGS)
 
 # The cases 50 times each, the slower ones 20 times; the stress programs with STRESS=10.
 check-long:
 	$(need) build check servers
-	$(submake) all tests tsan
+	$(submake) all tests tsan asan
 	$(run_tests) --tools --long $(RUN_FLAGS)
 
 # A random mix of everything for SOAK_SECONDS (600); check runs the same program for 5 s.
@@ -242,7 +256,7 @@ clean:
 help:
 	@echo "make              the library, the command line tool and the examples, in $(BUILD)/"
 	@echo "make demo         a thread-per-connection server with 1,000 connections, under libvthr and natively"
-	@echo "make check        build and run all tests (check-long: longer; check-tsan: units under ThreadSanitizer)"
+	@echo "make check        build and run all tests (check-long: longer; check-tsan, check-asan: units under sanitizers)"
 	@echo "make soak         a random mix of everything for SOAK_SECONDS=600 seconds"
 	@echo "make bench        the performance table (bench-quick: a short run)"
 	@echo "make install      into PREFIX=$(PREFIX); make uninstall"
@@ -253,4 +267,4 @@ help:
 	@echo "Variables: V=1 shows commands, BUILD=DIR, LIB=FILE tests another library, RUN_FLAGS='--filter REGEX' and other"
 	@echo "options of tests/run.py, JOBS=N"
 
--include $(wildcard $(BUILD)/obj/*/*.d $(BUILD)/tests/*/*.d $(BUILD)/examples/*.d $(BUILD)/tsan/unit/*.d $(BUILD)/tsan/obj/*/*.d)
+-include $(wildcard $(BUILD)/obj/*/*.d $(BUILD)/tests/*/*.d $(BUILD)/examples/*.d $(BUILD)/tsan/*.d $(BUILD)/asan/*.d $(BUILD)/tsan/obj/*/*.d $(BUILD)/asan/obj/*/*.d)

@@ -6,6 +6,12 @@
 #ifndef VTHR_NO_FS_SWITCH
 #include "runtime/tls.h"
 #endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace vthr {
 
@@ -31,7 +37,14 @@ void trampoline(transfer_t from) {
 
 void jump(Context* from, Context* to) {
   Handover h{from, to};
-  transfer_t back = jump_fcontext(to->sp, &h);
+  void* sp = to->sp;
+#ifdef __SANITIZE_THREAD__
+  // Orders what was before the switch only for the context that is entered: a fiber that another worker resumes is
+  // ordered by our own words or not at all, which TSan then reports.
+  from->tsan = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to->tsan, 0);
+#endif
+  transfer_t back = jump_fcontext(sp, &h);
   static_cast<Handover*>(back.data)->left->sp = back.fctx;
 }
 
@@ -40,6 +53,14 @@ void jump(Context* from, Context* to) {
 void context_make(Context* ctx, void* top, size_t size, void (*entry)(void* arg), void* arg) {
   ctx->entry = entry;
   ctx->arg = arg;
+#ifdef __SANITIZE_THREAD__
+  if (ctx->tsan != nullptr) __tsan_destroy_fiber(ctx->tsan);
+  ctx->tsan = __tsan_create_fiber(0);
+#endif
+#ifdef __SANITIZE_ADDRESS__
+  // Frames that were never left, of the fiber that had this stack before.
+  __asan_unpoison_memory_region(static_cast<char*>(top) - size, size);
+#endif
   ctx->sp = make_fcontext(top, size, trampoline);
 }
 

@@ -1,6 +1,6 @@
 // Switching stacks: Boost.Context's fcontext (which keeps the callee-saved registers, MXCSR and the x87 control word)
 // plus the FS base. With VTHR_NO_FS_SWITCH (ThreadSanitizer builds of the unit tests) the stack moves and FS stays:
-// TSan keeps its state in TLS.
+// TSan keeps its state in TLS, and is told of the switch.
 #pragma once
 #include <cstddef>
 
@@ -10,6 +10,9 @@ struct Context {
   void* sp = nullptr;  // saved stack pointer while switched out, else stale
   void (*entry)(void* arg) = nullptr;
   void* arg = nullptr;
+#ifdef __SANITIZE_THREAD__
+  void* tsan = nullptr;  // what it knows of this context
+#endif
 };
 
 // Prepares `ctx` so that the first switch to it calls entry(arg) on the stack that ends at `top`. The new context

@@ -132,8 +132,12 @@ void nudge(Fiber* f, uint64_t ticket, int err);
 // behave as on a foreign thread (DESIGN D11, Go's LockOSThread): for calls that change or name kernel-thread state.
 // A fresh thread, because one that submitted requests must not end while they run (HAZARDS 23).
 void bind_fiber(Fiber* f);
-// Entered fiber, as its last act: the scheduler ends it.
-[[noreturn]] void exit_fiber(Fiber* f);
+// Entered fiber, as its last act: the scheduler ends it. Does not return, which AddressSanitizer must not hear of: it would
+// clean up a stack that it does not know.
+#ifndef __SANITIZE_ADDRESS__
+[[noreturn]]
+#endif
+void exit_fiber(Fiber* f);
 // Puts a freshly made fiber under the cap's rules and runs it. Returns 0, or EAGAIN (reject). Fiber (entered) or foreign.
 int launch(Fiber* f);
 

@@ -133,6 +133,16 @@ void end_slice(Worker* w, Fiber* f) {
     f->cpu_ns.fetch_add(cpu_time_of(CLOCK_THREAD_CPUTIME_ID) - start, std::memory_order_relaxed);
 }
 
+void switch_in(Worker* w, Fiber* f) {
+#ifdef VTHR_NO_FS_SWITCH
+  current = f;  // else it comes with FS
+#endif
+  context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
+#ifdef VTHR_NO_FS_SWITCH
+  current = nullptr;
+#endif
+}
+
 // Runs f until it parks or ends; false when the carrier was taken away meanwhile.
 bool run(Worker* w, Fiber* f) {
   while (f != nullptr) {
@@ -144,7 +154,7 @@ bool run(Worker* w, Fiber* f) {
       take_altstack(w, f);
     if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed)))
       w->slice_start.store(cpu_time_of(CLOCK_THREAD_CPUTIME_ID), std::memory_order_relaxed);
-    context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
+    switch_in(w, f);
     if (VTHR_UNLIKELY(cpu_accounting.load(std::memory_order_relaxed))) end_slice(w, f);
     w->running.store(nullptr, std::memory_order_relaxed);
     if (VTHR_UNLIKELY(w->after == Worker::kRequeue)) {
@@ -252,7 +262,7 @@ void* bound_main(void* arg) {
   w->state.store(kRobbed,
                  std::memory_order_release);  // as one whose carrier was taken: enter() queues the fiber
   f->worker.store(w, std::memory_order_relaxed);
-  context_switch_in(&f->ctx, &w->scheduler, f->tcb, w->tcb);
+  switch_in(w, f);
   w->running.store(nullptr, std::memory_order_relaxed);
   w->state.store(kRetired, std::memory_order_release);
   queue_globally(f, f, 1);

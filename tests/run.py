@@ -3,7 +3,8 @@
 
 Kinds of tests:
   unit model   programs of ours: run as they are, exit 0 passes
-  tsan         units built with ThreadSanitizer
+  tsan asan    units built with ThreadSanitizer and with AddressSanitizer, and programs of tests/seeded that one of them must
+               complain of
   cases        tests/cases/*.c: exit 0 and last line "OK", natively and under the preload, in three modes (cap: with
                VTHR_MAX_CONCURRENCY=4096); with --long many times
   prog regress stress
@@ -17,6 +18,7 @@ A source or script may say how it is to be run, in a comment; more lines make mo
 ${SRC}, ${LOGS} are replaced):
   // run: args="a b" env=K=V env=K=V modes=default,carriers1 timeout=30 exit=0 threads=no needs=java,/usr/bin/x,root
   // run: expect-mode=native why="part of the reason" log="part of a line" stdout=ignore stderr=ignore alone=yes proof=own name=LABEL
+  // run: exit=66 says="a regular expression that stderr must match"     (programs of ours only)
 
 Every preloaded test proves that it was one: VTHR_LOG names a file in ${LOGS}, and some process must have logged
 "mode=fibers". threads=no: no process may have (the runtime starts at the first pthread_create). expect-mode=native: one must
@@ -48,7 +50,8 @@ MODES = {
     'epoll1': {'VTHR_IO': 'epoll', 'VTHR_CARRIERS': '1'},
     'noring': {'VTHR_RING_FEATURES': 'none'},
 }
-NATIVE_KINDS = ('unit', 'model', 'tsan')
+SANITIZERS = ('tsan', 'asan')
+NATIVE_KINDS = ('unit', 'model') + SANITIZERS
 PROGRAM_KINDS = ('cases', 'prog', 'regress', 'stress')
 SCRIPT_KINDS = ('prog', 'regress', 'stress', 'servers')
 KINDS = NATIVE_KINDS + PROGRAM_KINDS + ('servers', 'tools')
@@ -64,10 +67,10 @@ ENGINE_MODES_OF = {
     'tcp_echo polls': 'epoll1',
     'recv_flags socket_timeouts': 'noring',
 }
-DEFAULT_TIMEOUT = {'unit': 120, 'tsan': 300, 'model': 300, 'stress': 120, 'servers': 120, 'tools': 300}
+DEFAULT_TIMEOUT = {'unit': 120, 'tsan': 300, 'asan': 300, 'model': 300, 'stress': 120, 'servers': 120, 'tools': 300}
 LONG_CASES, LONG_CASES_BELOW = 50, 0.5  # with --long: so often a case that takes less than so many seconds, others 20 times
 KEYS = {'args', 'env', 'modes', 'timeout', 'exit', 'threads', 'needs', 'expect-mode', 'why', 'stdout', 'stderr', 'alone',
-        'proof', 'name', 'log'}
+        'proof', 'name', 'log', 'says'}
 
 
 class Failed(Exception):
@@ -141,14 +144,14 @@ def discover(opt):
         return modes + [mode for names, mode in ENGINE_MODES_OF.items() if {kind, name} & set(names.split())]
 
     for kind in dict.fromkeys(NATIVE_KINDS + PROGRAM_KINDS + SCRIPT_KINDS):
-        folder = os.path.join(where, 'unit' if kind == 'tsan' else kind)
-        for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            path = os.path.join(folder, file)
+        folders = [os.path.join(where, name) for name in (('unit', 'seeded') if kind in SANITIZERS else (kind,))]
+        for path in [os.path.join(f, file) for f in folders if os.path.isdir(f) for file in sorted(os.listdir(f))]:
+            file = os.path.basename(path)
             name, extension = os.path.splitext(file)
             if extension in SOURCES and not name.endswith('.so'):
-                if kind == 'tsan':
-                    binary = os.path.join(opt.build, 'tsan', 'unit', name)
-                    if name not in opt.tsan.split():
+                if kind in SANITIZERS:
+                    binary = os.path.join(opt.build, kind, name)
+                    if name not in getattr(opt, kind).split():
                         continue
                 else:
                     binary = os.path.join(opt.build, 'tests', kind, name)
@@ -367,8 +370,11 @@ class Runner:
                 if test.kind == 'tsan':
                     command = self.without_aslr() + command
                 run = self.execute(test, command, env, scratch)
-            if run.timed_out or run.code != 0:
-                fail_run(run, outcome(run.code), test.timeout)
+            expected = int(test.spec.get('exit', 0))
+            if run.timed_out or run.code != expected:
+                fail_run(run, outcome(run.code) + (f', expected {outcome(expected)}' if expected else ''), test.timeout)
+            if not re.search(test.spec.get('says', ''), run.stderr.decode('utf-8', 'replace')):
+                fail_run(run, f'stderr does not say "{test.spec["says"]}"')
             return run.seconds
         if self.library_problem:
             raise Failed(self.library_problem)
@@ -442,6 +448,7 @@ def main():
     parser.add_argument('--filter', default='', metavar='REGEX', help='only tests whose "kind/name [mode]" matches')
     parser.add_argument('--only', metavar='KIND,...', help='only these kinds: ' + ' '.join(KINDS))
     parser.add_argument('--tsan', default='', metavar='"NAME ..."', help='units that were built with ThreadSanitizer')
+    parser.add_argument('--asan', default='', metavar='"NAME ..."', help='units that were built with AddressSanitizer')
     parser.add_argument('--tools', action='store_true', help='also the rules for the sources and the test of the runner')
     parser.add_argument('--repeat', type=int, default=1, metavar='N', help='each test N times')
     parser.add_argument('--long', action='store_true', help='cases 20 or 50 times, stress programs with STRESS=10')

@@ -46,12 +46,14 @@ using Body = std::function<void(Fiber*)>;
 
 inline void fiber_main(Fiber* f) {
   leave(f);
-  tls_first_run();
+  if (kFsMoves) tls_first_run();
   auto* body = static_cast<Body*>(f->arg);
   (*body)(f);
   delete body;
-  tls_run_destructors();
-  tls_recycle();
+  if (kFsMoves) {
+    tls_run_destructors();
+    tls_recycle();
+  }
   enter(f);
   exit_fiber(f);
 }
@@ -59,7 +61,8 @@ inline void fiber_main(Fiber* f) {
 // nullptr when no fiber can be made.
 inline Fiber* spawn(Body body, bool detached = false, size_t stack = 64 << 10) {
   FiberAttr attr;
-  attr.stack_bytes = stack;
+  // sanitizers have much TLS, which lies in the stack's size too, and large frames
+  attr.stack_bytes = kTsan || kAsan ? 4 * stack + round_up(tls_block_size(), kPage) : stack;
   attr.guard_bytes = kPage;
   attr.detached = detached;
   Fiber* f;
@@ -157,7 +160,7 @@ template <int Carriers>
 class RuntimeTest : public testing::Test {
  protected:
   void SetUp() override {
-    options.pin = kPinOff;
+    if (!sched_running()) options.pin = kPinOff;  // sysmon reads it
     const char* why = start_runtime(Carriers);
     if (why != nullptr) GTEST_SKIP() << why;
     ASSERT_EQ(carrier_count, Carriers);

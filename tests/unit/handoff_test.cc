@@ -263,7 +263,9 @@ TEST_F(Handoff, IdleCostsNothing) {
   int64_t before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
   usleep(2000000);
   int64_t used = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - before;
-  EXPECT_LT(used, 10 * kMilli) << "0.5 % of 2 s";
+  if (!kTsan) {  // it has a thread of its own that does
+    EXPECT_LT(used, 10 * kMilli) << "0.5 % of 2 s";
+  }
   ASSERT_TRUE(eventually([&] { return unpark_all(&key) == 0 && fiber_live_count() <= 250; }));
   // and it wakes up again: a pin is seen although sysmon slept
   uint64_t handoffs = value(counters.handoffs);

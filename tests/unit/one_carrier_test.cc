@@ -139,6 +139,7 @@ int life_in_a_child() {
 
 // fork from a foreign thread, at moments when fibers run, sleep, and hold locks of the runtime.
 TEST_F(OneCarrier, AForkedChildStartsAfresh) {
+  if (kTsan) GTEST_SKIP() << "ThreadSanitizer starts no threads in a forked child";
   std::atomic<bool> stop{false};
   Fibers all;
   for (int i = 0; i < 20; i++) {
@@ -184,6 +185,7 @@ TEST_F(OneCarrier, AForkedChildStartsAfresh) {
 
 // fork while others are being made and are ending: whatever lock of the runtime was held then is free in the child.
 TEST_F(OneCarrier, ForkWhileFibersComeAndGo) {
+  if (kTsan) GTEST_SKIP() << "ThreadSanitizer starts no threads in a forked child";
   std::atomic<bool> stop{false};
   std::thread creator([&] {
     size_t size = 64 << 10;

@@ -153,7 +153,9 @@ TEST_F(OpTest, NoByteIsLostInRaces) {
   fcntl(p.out, F_SETFL, O_NONBLOCK);
   EXPECT_EQ(read(p.out, &c, 1), -1) << "a byte was left: one was counted twice";
   EXPECT_GT(timed_out.load(), 0);
-  EXPECT_GT(interrupted.load(), 0);
+  if (!kTsan) {  // under it the reader is so slow that the pipe is never empty
+    EXPECT_GT(interrupted.load(), 0);
+  }
 }
 
 TEST_F(OpTest, WaitsForTheFirstOfSeveral) {

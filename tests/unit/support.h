@@ -23,6 +23,17 @@ constexpr bool kTsan = true;
 constexpr bool kTsan = false;
 #endif
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kAsan = true;
+#else
+constexpr bool kAsan = false;
+#endif
+#ifdef VTHR_NO_FS_SWITCH
+constexpr bool kFsMoves = false;  // fibers have the TLS of the worker that runs them
+#else
+constexpr bool kFsMoves = true;
+#endif
+
 // Rounds of a stress test: fewer under ThreadSanitizer, which is slow.
 inline int rounds(int n) { return kTsan ? n / 10 : n; }
 
@@ -108,3 +119,11 @@ inline bool exited(int status, int code) { return WIFEXITED(status) && WEXITSTAT
 inline bool killed_by(int status, int sig) { return WIFSIGNALED(status) && WTERMSIG(status) == sig; }
 
 }  // namespace vthr
+
+#ifdef __SANITIZE_ADDRESS__
+// Fibers live on stacks that AddressSanitizer does not know: it cannot move their frames to the heap, nor find what only they
+// point to.
+extern "C" __attribute__((used, weak, visibility("default"))) const char* __asan_default_options() {
+  return "detect_stack_use_after_return=0:detect_leaks=0";
+}
+#endif
