@@ -71,7 +71,8 @@ struct Fiber {
   Timer timer;
   WaitNode node;
   OpGroup* ops = nullptr;
-  Carrier* ops_home = nullptr;
+  std::atomic<Carrier*> ops_home{
+      nullptr};  // written before the wait is published; a late nudge may read the next one's
   std::atomic<Reason> reason{Reason::none};
   std::atomic<const void*> wait_on{nullptr};  // lock address, or the descriptor as a number
   std::atomic<int64_t> since{0};              // ns; when it was parked

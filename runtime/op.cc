@@ -21,7 +21,7 @@ void op_cancel(Fiber* f, int err) {
   if (g->cancel_errno == 0) g->cancel_errno = err;
   g->wake_at.store(0, std::memory_order_relaxed);
   for (uint32_t i = 0; i < g->count; i++) {
-    if (!g->ops[i].done) f->ops_home->engine->queue_cancel(&g->ops[i]);
+    if (!g->ops[i].done) f->ops_home.load(std::memory_order_relaxed)->engine->queue_cancel(&g->ops[i]);
   }
 }
 
@@ -50,7 +50,7 @@ void end_wait(Fiber* f) {
   bool nudged = false;
   f->wait.finish(&nudged);
   if (VTHR_LIKELY(!nudged)) return;
-  Carrier* home = f->ops_home;
+  Carrier* home = f->ops_home.load(std::memory_order_relaxed);
   Locked hold(home->inbox_lock);
   if (!f->nudge.linked()) return;
   List::remove(&f->nudge);
@@ -61,7 +61,7 @@ void run_group(Fiber* f, OpGroup* g, const Request* r, Reason reason, int64_t de
   Carrier* c = f->worker.load(std::memory_order_relaxed)->carrier;
   g->fiber = f;
   f->ops = g;
-  f->ops_home = c;
+  f->ops_home.store(c, std::memory_order_relaxed);
   uint64_t ticket = f->wait.begin(WaitWord::requesting);
   g->ticket.store(ticket, std::memory_order_relaxed);
   for (uint32_t i = 0; i < g->count; i++) {

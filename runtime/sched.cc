@@ -202,7 +202,7 @@ bool arm_timer(Fiber* f, uint64_t ticket, int64_t deadline) {
 }
 
 void nudge(Fiber* f, uint64_t ticket, int err) {
-  Carrier* home = f->ops_home;
+  Carrier* home = f->ops_home.load(std::memory_order_relaxed);
   {
     Locked hold(home->inbox_lock);
     if (!f->wait.end(ticket, WaitWord::nudged)) return;
