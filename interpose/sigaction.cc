@@ -14,7 +14,6 @@
 
 extern "C" {
 int __sigaction(int sig, const struct sigaction* act, struct sigaction* old) noexcept;
-sighandler_t __sysv_signal(int sig, sighandler_t handler) noexcept;
 sighandler_t bsd_signal(int sig, sighandler_t handler) noexcept;
 }
 

@@ -1,4 +1,4 @@
-// The two things of the signal family that C cannot say.
+// The things of the signal family that C cannot say.
 	.text
 
 // sigsetjmp stores the registers of its caller, so libc's is jumped to, not called. rdi: the buffer, esi: save the mask.
@@ -33,6 +33,33 @@ __sigsetjmp:
 	jmp	*%rax
 	.cfi_endproc
 	.size	__sigsetjmp, .-__sigsetjmp
+
+// getcontext and swapcontext store the registers of their caller too, and setcontext takes them from no call. rdi, rsi: contexts.
+	.macro CONTEXT_CALL name, before
+	.globl	\name
+	.type	\name, @function
+\name:
+	.cfi_startproc
+	pushq	%rdi
+	.cfi_adjust_cfa_offset 8
+	pushq	%rsi
+	.cfi_adjust_cfa_offset 8
+	subq	$8, %rsp
+	.cfi_adjust_cfa_offset 8
+	call	\before@PLT
+	addq	$8, %rsp
+	.cfi_adjust_cfa_offset -8
+	popq	%rsi
+	.cfi_adjust_cfa_offset -8
+	popq	%rdi
+	.cfi_adjust_cfa_offset -8
+	jmp	*%rax
+	.cfi_endproc
+	.size	\name, .-\name
+	.endm
+	CONTEXT_CALL getcontext, vthr_before_getcontext
+	CONTEXT_CALL setcontext, vthr_before_setcontext
+	CONTEXT_CALL swapcontext, vthr_before_swapcontext
 
 // void vthr_call_on_stack(void (*function)(void*), void* arg, void* top): top is a multiple of 16. Unwinders pass through.
 	.globl	vthr_call_on_stack

@@ -63,7 +63,8 @@ void invoke(Call* call, void* top, uint64_t* mask) {
 // The kernel interrupted nothing: the fiber called, or waited in, one of our functions.
 VTHR_NOINLINE void invoke_with_own_context(Call* call, void* top, uint64_t* mask) {
   ucontext_t own;
-  getcontext(&own);
+  memset(&own.uc_sigmask, 0, sizeof own.uc_sigmask);  // not one that setjmp.cc saved: its first word counts
+  REAL(getcontext)(&own);
   call->context = &own;  // cppcheck-suppress autoVariables
   invoke(call, top, mask);
 }
