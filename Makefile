@@ -60,7 +60,7 @@ unit_bin := $(patsubst tests/%.cc,$(BUILD)/tests/%,$(wildcard tests/unit/*.cc))
 # Units that also run under ThreadSanitizer (`make check-tsan`): all of the runtime that need neither FS switch nor signals in
 # time; under AddressSanitizer (`make check-asan`), with the real switch: all of the runtime. tests/seeded has a program for
 # each that it must complain of.
-TSAN_UNITS ?= admission_test context_test context_fp_test handoff_test lock_test one_carrier_test op_test options_test \
+TSAN_UNITS ?= admission_test context_test context_fp_test epoll_test handoff_test lock_test one_carrier_test op_test options_test \
   parking_fibers_test parking_stress_test parking_test requeue_test ring_owner_test ring_test runq_test sched_test stack_test \
   timer_test wait_test race
 ASAN_UNITS ?= $(filter-out race,$(TSAN_UNITS)) pins_test tls_test use_after_free

@@ -22,12 +22,27 @@ std::atomic<uint32_t>& mark_of(int first, int last) {
 
 constexpr int kMostKeepers = 64;
 FileKeeper* keepers[kMostKeepers];
+// Index of the keeper at which a descriptor was registered steadily last, + 1. A hint.
+std::atomic<uint8_t> steady_at[kEpochs];
 int keeper_count;  // grows before there are fibers
 
 }  // namespace
 
-void file_keeper_add(FileKeeper* k) {
-  if (keeper_count < kMostKeepers) keepers[keeper_count++] = k;
+int file_keeper_add(FileKeeper* k) {
+  for (int i = 0; i < kMostKeepers; i++) {
+    if (keepers[i] != nullptr) continue;
+    keepers[i] = k;
+    if (i == keeper_count) keeper_count++;
+    return i;
+  }
+  return -1;
+}
+
+void file_keeper_remove(int index) { keepers[index] = nullptr; }
+
+FileKeeper* steady_keeper(int fd, int index) {
+  int before = steady_at[fd].exchange(static_cast<uint8_t>(index + 1), std::memory_order_relaxed) - 1;
+  return before < 0 || before == index || before >= keeper_count ? nullptr : keepers[before];
 }
 
 bool fd_is_closing(int fd) {
@@ -39,7 +54,9 @@ void engine_close_begins(int first, int last) {
   if (engine_features.holds_files || first < 0) return;
   mark_of(first, last).fetch_add(1, std::memory_order_seq_cst);
   for (int fd = first; fd <= last && fd < kEpochs; fd++) fd_new_file(fd);
-  for (int i = 0; i < keeper_count; i++) keepers[i]->keep_files(first, last);
+  for (int i = 0; i < keeper_count; i++) {
+    if (keepers[i] != nullptr) keepers[i]->keep_files(first, last);
+  }
 }
 
 void engine_close_ends(int first, int last) {
@@ -54,6 +71,7 @@ void engine_kept_release(int* kept) {
 }
 
 void epoll_after_fork() {
+  for (auto& k : keepers) k = nullptr;
   keeper_count = 0;
   for (auto& mark : closing) mark.store(0, std::memory_order_relaxed);
   closing_ranges.store(0, std::memory_order_relaxed);

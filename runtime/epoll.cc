@@ -48,8 +48,9 @@ class EpollEngine final : public Engine, public FileKeeper {
     long r = sys_call(SYS_epoll_ctl, epoll_, EPOLL_CTL_ADD, bell_, sys_arg(&e));
     timespec now{};
     exact_ = sys_call(SYS_epoll_pwait2, epoll_, sys_arg(events_), kEvents, sys_arg(&now), 0, 8) >= 0;
-    if (r < 0) abandon();
-    return static_cast<int>(-r);
+    index_ = r == 0 ? file_keeper_add(this) : -1;
+    if (index_ < 0) abandon();
+    return r < 0 ? static_cast<int>(-r) : index_ < 0 ? ENOMEM : 0;
   }
 
   void queue(const Request& r, Op* op) override {
@@ -68,6 +69,7 @@ class EpollEngine final : public Engine, public FileKeeper {
       }
     }
     if (out_of_memory) op_finish(op, -ENOMEM);
+    if (VTHR_UNLIKELY(steady_before_ != nullptr)) end_steady_before();
   }
 
   void queue_cancel(Op* op) override {
@@ -113,9 +115,16 @@ class EpollEngine final : public Engine, public FileKeeper {
   const char* name() const override { return "epoll"; }
 
   void abandon() override {
+    if (index_ >= 0) file_keeper_remove(index_);
     timer_.drop();
     fd_disown(&epoll_);
     fd_disown(&bell_);
+  }
+
+  void let_go(int fd) override {
+    Locked hold(lock_);
+    Registration* g = table_.get(fd);
+    if (g != nullptr && g->steady && g->nobody_waits()) stop_events(g);
   }
 
   // The waiter of the last request has closed g's copy.
@@ -206,7 +215,12 @@ class EpollEngine final : public Engine, public FileKeeper {
       r = control(EPOLL_CTL_MOD, g->fd, &e);
     }
     g->known = r == 0;
-    if (r == 0) return;
+    if (r == 0) {
+      if (!steadily) return;
+      steady_before_ = steady_keeper(g->fd, index_);
+      steady_fd_ = g->fd;
+      return;
+    }
     g->steady = false;
     if (r == -EPERM) {
       always_ready(g);
@@ -259,13 +273,23 @@ class EpollEngine final : public Engine, public FileKeeper {
       return;
     }
     g->may_read = true;
-    if (++g->unheard < 2) return;
-    // it is waited for elsewhere by now: no more events here
+    if (++g->unheard == 2) stop_events(g);
+  }
+
+  void stop_events(Registration* g) {
     epoll_event e{};
     e.events = EPOLLONESHOT;
     e.data.ptr = g;
     control(EPOLL_CTL_MOD, g->fd, &e);
     g->steady = false;
+  }
+
+  // A fiber took its connection along to this engine: the former one would be woken by each of its events. Not under the
+  // lock, for that one does the same.
+  void end_steady_before() {
+    FileKeeper* before = steady_before_;
+    steady_before_ = nullptr;
+    before->let_go(steady_fd_);
   }
 
   void check_unsure() {
@@ -555,6 +579,8 @@ class EpollEngine final : public Engine, public FileKeeper {
   Pool<Registration> registrations_;
   Pool<Waiting> waitings_;
   List ended_, naps_, unsure_;
+  FileKeeper* steady_before_ = nullptr;
+  int steady_fd_ = -1, index_ = -1;
   BriefTimer timer_;
   epoll_event events_[kEvents];
 };
@@ -569,7 +595,6 @@ Engine* epoll_make(int* err) {
   *err = e->open();
   if (*err != 0) return nullptr;
   engine_features = {true, false};
-  file_keeper_add(e);
   return e;
 }
 

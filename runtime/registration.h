@@ -17,13 +17,18 @@ struct Registration;
 class FileKeeper {
  public:
   virtual void keep_files(int first, int last) = 0;  // engine_close_begins
-  virtual void recycle(Registration* g) = 0;         // the waiter of its last request has closed its copy
+  virtual void let_go(
+      int fd) = 0;  // it is waited for elsewhere: no more events here, unless somebody waits here too
+  virtual void recycle(Registration* g) = 0;  // the waiter of its last request has closed its copy
 
  protected:
   ~FileKeeper() = default;
 };
-void file_keeper_add(FileKeeper* k);  // at start
-bool fd_is_closing(int fd);           // between engine_close_begins and _ends, perhaps
+int file_keeper_add(FileKeeper* k);  // before there are fibers; its index, or -1
+void file_keeper_remove(int index);  // it is abandoned
+// The keeper has registered fd steadily: nullptr, or the one that did so before it. Any thread.
+FileKeeper* steady_keeper(int fd, int index);
+bool fd_is_closing(int fd);  // between engine_close_begins and _ends, perhaps
 
 struct Waiting : ListNode {
   Op* op = nullptr;

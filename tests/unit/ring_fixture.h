@@ -1,4 +1,4 @@
-// The fixture of the units of the io_uring engine: a ring, a pipe, a socket pair, and an op_finish of its own.
+// The fixture of the units of the engines: an engine, a pipe, a socket pair, and an op_finish of its own.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -21,12 +21,15 @@ void op_finish(Op* op, int32_t res) {
   finished.fetch_add(1);
 }
 
-class Ring : public testing::Test {
+using Maker = Engine* (*)(int*);
+
+class EngineFixture : public testing::Test {
  protected:
+  virtual Maker maker() const = 0;
   void SetUp() override {
     int err = 0;
-    ring = ring_make(&err);
-    if (ring == nullptr) GTEST_SKIP() << "io_uring refused: " << strerror(err);
+    ring = maker()(&err);
+    if (ring == nullptr) GTEST_SKIP() << "refused: " << strerror(err);
     ASSERT_EQ(pipe2(pipe_, O_CLOEXEC), 0);
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair_), 0);
     finished = 0;
@@ -60,5 +63,20 @@ class Ring : public testing::Test {
   Engine* ring = nullptr;
   int pipe_[2], pair_[2];
 };
+
+class Ring : public EngineFixture {
+  Maker maker() const override { return ring_make; }
+};
+class Epoll : public EngineFixture {
+  Maker maker() const override { return epoll_make; }
+};
+
+// For TEST_P: what both do.
+class Engines : public EngineFixture, public testing::WithParamInterface<Maker> {
+  Maker maker() const override { return GetParam(); }
+};
+inline std::string engine_of(const testing::TestParamInfo<Maker>& info) {
+  return info.param == ring_make ? "uring" : "epoll";
+}
 
 }  // namespace vthr

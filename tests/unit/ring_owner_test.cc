@@ -15,7 +15,7 @@ int count_fds() {
   return n;
 }
 
-class RingOwner : public Ring {
+class RingOwner : public Engines {
  protected:
   // The first owner submits `queue`d requests, has slept once (its bell is armed), and then blocks in `block`. The test's
   // thread takes the ring over.
@@ -36,7 +36,7 @@ class RingOwner : public Ring {
   }
   void TearDown() override {
     if (first_.joinable()) first_.join();
-    Ring::TearDown();
+    Engines::TearDown();
   }
   // Until `op` is done, as the loop of a worker waits; the time it took.
   int64_t wait_for(Op* op) {
@@ -53,7 +53,7 @@ void raw_sleep(int64_t ns, long* result) {
   *result = sys_call(SYS_nanosleep, sys_arg(&ts));
 }
 
-TEST_F(RingOwner, CompletionsOfABlockedPredecessor) {
+TEST_P(RingOwner, CompletionsOfABlockedPredecessor) {
   static Op reading, receiving, polling;
   static char text[8], more[8];
   reading = receiving = polling = Op{};
@@ -84,7 +84,7 @@ TEST_F(RingOwner, CompletionsOfABlockedPredecessor) {
 }
 
 // It spins in user code: its completions come with the next tick.
-TEST_F(RingOwner, CompletionsOfASpinningPredecessor) {
+TEST_P(RingOwner, CompletionsOfASpinningPredecessor) {
   static Op receiving;
   static char text[8];
   receiving = Op{};
@@ -99,7 +99,7 @@ TEST_F(RingOwner, CompletionsOfASpinningPredecessor) {
   EXPECT_EQ(receiving.res, 3);
 }
 
-TEST_F(RingOwner, CancelOfWhatAPredecessorSubmitted) {
+TEST_P(RingOwner, CancelOfWhatAPredecessorSubmitted) {
   static Op reading;
   static char text[8];
   reading = Op{};
@@ -114,7 +114,7 @@ TEST_F(RingOwner, CancelOfWhatAPredecessorSubmitted) {
 }
 
 // The bell of the new owner rings at once, again and again; the old one's is given back.
-TEST_F(RingOwner, TheBellIsTheNewOwners) {
+TEST_P(RingOwner, TheBellIsTheNewOwners) {
   long slept = -1;
   first_owner([] {}, [&] { raw_sleep(600 * kMilli, &slept); });
   for (int i = 0; i < 10; i++) {
@@ -135,7 +135,7 @@ TEST_F(RingOwner, TheBellIsTheNewOwners) {
 
 // Hundreds of hand-offs among three threads, of which two are blocked at any time: every owner gets its completions, and
 // the number of descriptors stays what it was.
-TEST_F(RingOwner, ManyOwnersLeakNoDescriptors) {
+TEST_P(RingOwner, ManyOwnersLeakNoDescriptors) {
   constexpr int kThreads = 3, kTurns = 600;
   std::atomic<uint32_t> turn{0};
   int before = 0, after = 0, slow = 0;
@@ -159,6 +159,8 @@ TEST_F(RingOwner, ManyOwnersLeakNoDescriptors) {
   EXPECT_EQ(slow, 0);
   EXPECT_LE(after, before + 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Both, RingOwner, testing::Values(ring_make, epoll_make), engine_of);
 
 }  // namespace
 }  // namespace vthr

@@ -1,4 +1,4 @@
-// The io_uring engine alone: requests and their completions, cancels, the bell, deadlines, and a new owner while the
+// The engines alone: requests and their completions, cancels, the bell, deadlines, and a new owner while the
 // old one is blocked. Completions come to an op_finish of the test's own.
 #include "runtime/engine.h"
 
@@ -46,7 +46,7 @@ TEST_F(Ring, ReadOfWhatIsThere) {
   EXPECT_EQ(ring->round(), 0u);
 }
 
-TEST_F(Ring, WaitsForData) {
+TEST_P(Engines, WaitsForData) {
   char text[16] = {}, other[16] = {};
   Op r, v, p, w;
   ring->queue(request(IORING_OP_READ, pipe_[0], text, sizeof text), &r);
@@ -109,7 +109,7 @@ TEST_F(Ring, AMalformedRequestDoesNotHoldUpOthers) {
   EXPECT_EQ(ops[2].res, -EINVAL);
 }
 
-TEST_F(Ring, Cancel) {
+TEST_P(Engines, Cancel) {
   char text[4];
   Op running, queued, second;
   ring->queue(request(IORING_OP_READ, pipe_[0], text, sizeof text), &running);
@@ -140,7 +140,7 @@ TEST_F(Ring, Cancel) {
   EXPECT_EQ(finished.load(), 4);
 }
 
-TEST_F(Ring, MoreRequestsThanPlaces) {
+TEST_P(Engines, MoreRequestsThanPlaces) {
   std::vector<Op> ops(5000);
   for (auto& op : ops) ring->queue(nop(), &op);
   for (int i = 0; i < 100 && finished.load() < 5000; i++) ring->round();
@@ -158,7 +158,7 @@ TEST_F(Ring, MoreRequestsThanPlaces) {
   EXPECT_EQ(ring->in_flight(), 0u);
 }
 
-TEST_F(Ring, DeadlineEndsSleep) {
+TEST_P(Engines, DeadlineEndsSleep) {
   for (int64_t ms : {1, 20, 60}) {
     int64_t begun = now_ns();
     EXPECT_EQ(ring->sleep(begun + ms * kMilli), 0u);
@@ -170,14 +170,14 @@ TEST_F(Ring, DeadlineEndsSleep) {
   EXPECT_LT(now_ns() - begun, 100 * kMilli);
 }
 
-TEST_F(Ring, SleepSubmitsAndEndsWithACompletion) {
+TEST_P(Engines, SleepSubmitsAndEndsWithACompletion) {
   Op op;
   ring->queue(nop(), &op);
   EXPECT_EQ(ring->sleep(kNever), 1u);
   EXPECT_TRUE(op.done);
 }
 
-TEST_F(Ring, BellEndsSleep) {
+TEST_P(Engines, BellEndsSleep) {
   for (int i = 0; i < 20; i++) {
     std::thread ringer([&] {
       if (i % 2 == 0) usleep(5000);
@@ -196,7 +196,7 @@ TEST_F(Ring, BellEndsSleep) {
   EXPECT_GE(now_ns() - begun, 29 * kMilli);
 }
 
-TEST_F(Ring, BellsAreNotLostUnderStress) {
+TEST_P(Engines, BellsAreNotLostUnderStress) {
   const int n = rounds(20000);
   std::atomic<int> asked{0}, seen{0};
   together(2, [&](int me) {
@@ -218,10 +218,10 @@ TEST_F(Ring, BellsAreNotLostUnderStress) {
   });
 }
 
-TEST_F(Ring, ItsDescriptorsAreHighAndHidden) {
+TEST_P(Engines, ItsDescriptorsAreHighAndHidden) {
   auto before = open_fds();
   int err = 0;
-  Engine* another = ring_make(&err);
+  Engine* another = GetParam()(&err);
   ASSERT_NE(another, nullptr);
   int mine = 0;
   for (int fd : open_fds()) {
@@ -231,7 +231,7 @@ TEST_F(Ring, ItsDescriptorsAreHighAndHidden) {
     EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
     EXPECT_TRUE(fd_is_ours(fd));
   }
-  EXPECT_EQ(mine, 2) << "a ring and a bell";
+  EXPECT_EQ(mine, 2) << "a ring or an epoll instance, and a bell";
   for (int fd : {0, 1, 2, pipe_[0], pipe_[1], pair_[0], -1, 100000}) EXPECT_FALSE(fd_is_ours(fd)) << fd;
   int low = open("/dev/null", O_RDONLY | O_CLOEXEC);
   EXPECT_LT(low, 100);
@@ -240,10 +240,10 @@ TEST_F(Ring, ItsDescriptorsAreHighAndHidden) {
   EXPECT_EQ(open_fds(), before);
 }
 
-TEST_F(Ring, ItsDescriptorsGiveWay) {
+TEST_P(Engines, ItsDescriptorsGiveWay) {
   std::vector<int> numbers;
   for (int fd = fd_next_own(0); fd >= 0; fd = fd_next_own(fd + 1)) numbers.push_back(fd);
-  ASSERT_GE(numbers.size(), 2u) << "a ring and a bell";
+  ASSERT_GE(numbers.size(), 2u) << "a ring or an epoll instance, and a bell";
   EXPECT_LT(numbers.back(), 1008) << "a larger table of descriptors is seen by select()";
   EXPECT_TRUE(fd_make_room(pipe_[0])) << "not ours: nothing to do";
   for (int fd : numbers) {
@@ -253,13 +253,15 @@ TEST_F(Ring, ItsDescriptorsGiveWay) {
   }
   Op op;
   ring->queue(nop(), &op);
-  EXPECT_TRUE(done(op)) << "the ring goes on under its new number";
+  EXPECT_TRUE(done(op)) << "it goes on under its new number";
   ring->ring_bell();
   int64_t begun = now_ns();
   ring->sleep(begun + 5 * kSecond);
   EXPECT_LT(now_ns() - begun, 4 * kSecond) << "so does its bell";
   for (int fd : numbers) close(fd);
 }
+
+INSTANTIATE_TEST_SUITE_P(Both, Engines, testing::Values(ring_make, epoll_make), engine_of);
 
 }  // namespace
 }  // namespace vthr
