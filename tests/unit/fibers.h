@@ -35,6 +35,8 @@ inline const char* start_runtime(int carriers) {
   if (sched_running()) return nullptr;
   if (const char* missing = start_tls()) return missing;
   options.carriers = carriers;
+  const char* io = getenv("VTHR_IO");
+  if (io != nullptr && strcmp(io, "epoll") == 0) options.io = kIoEpoll;
   hooks.deliver_signals = [](Fiber*) {};
   hooks.fiber_ended = [](Fiber* f) { unpark_all(&f->life); };
   hooks.last_fiber_ended = [] {};

@@ -1,4 +1,6 @@
 // Sharing of the carriers: hand-off of pinned ones, hogs, stealing, fairness, and an idle runtime.
+// run: name=uring env=VTHR_IO=uring
+// run: name=epoll env=VTHR_IO=epoll
 #include "tests/unit/fibers.h"
 
 namespace vthr {

@@ -1,4 +1,6 @@
 // A fiber's waits on the I/O engine: results, time-outs, interrupts and cancels, several requests at once, hand-offs.
+// run: name=uring env=VTHR_IO=uring
+// run: name=epoll env=VTHR_IO=epoll
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
