@@ -53,6 +53,8 @@ PROGRAMS = [
     ('native_said', 'passed', '''expect-mode=native why=refused env='SAY_MODE=mode=native why="io_uring refused: EPERM"' ''', ''),
     ('native_other', 'failed', '''expect-mode=native why=refused env='SAY_MODE=mode=native why="TSan"' ''', ''),
     ('native_not', 'failed', 'expect-mode=native', ''),
+    ('log_said', 'passed', 'log="start mode=fibers"', ''),
+    ('log_unsaid', 'failed', 'log="engine=none"', ''),
     ('stderr_line', 'failed', 'env=SAY_STDERR=1', ''),
     ('needs', 'skipped', 'needs=/nonexistent', ''),
 ]

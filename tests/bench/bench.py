@@ -23,6 +23,7 @@ from table import FASTER, LESS, MORE, VALUE, Row, render  # noqa: E402
 
 PEER_ADVANTAGE = 1.3  # an epoll server slower than this, compared with native threads at 64 connections, is no peer
 FILES_BESIDE_CONNECTIONS = 300
+ON_EPOLL = "on epoll"  # the library without io_uring
 GROUPS = ("sleepers", "http", "micro", "idle")
 
 SLEEPERS = [
@@ -48,6 +49,7 @@ def http_rows(connections):
     return [
         Row(f"{title}: requests/s", work, "rate", "/s", MORE, target=due),
         Row(f"{title}: requests/s", work, "rate", "/s", MORE, base="epoll", final=0.95),
+        Row(f"{title}: requests/s on VTHR_IO=epoll", work, "rate", "/s", MORE, base="preloaded", ours=ON_EPOLL, target=0.85, final=0.85),
         Row(f"{title}: CPU a request", work, "cpu_us", "us", LESS),
         Row(f"{title}: CPU a request", work, "cpu_us", "us", LESS, base="epoll", final=1.15),
         Row(f"{title}: p99", work, "p99_ms", "ms", LESS),
@@ -119,6 +121,7 @@ class Bench:
             }
             if self.library:
                 variants["preloaded"] = lambda c=connections, s=seconds: works.http(threads, self.library, c, s)
+                variants[ON_EPOLL] = lambda c=connections, s=seconds: works.http(threads, self.library, c, s, {"VTHR_IO": "epoll"})
             self.alternate(f"http {connections}", variants, self.options.runs)
             self.rows += http_rows(connections)
         self.judge_peer()

@@ -51,9 +51,9 @@ def build(name, build_dir):
 class Child:
     """A running program; leave the `with` block and it is gone.
 
-    `library` is the library to preload or None. Standard output and error go to files of a scratch folder."""
+    `library` is the library to preload or None, `settings` are variables for it. Standard output and error go to files of a scratch folder."""
 
-    def __init__(self, command, library=None):
+    def __init__(self, command, library=None, settings=None):
         self.library = library
         self.peak_threads = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="vthr-bench-")
@@ -70,7 +70,7 @@ class Child:
                 "VTHR_LOG": str(self._log),
                 "VTHR_LOG_FORMAT": "text",
                 "VTHR_LOG_LEVEL": "info",
-            }
+            } | (settings or {})
         self._started = time.monotonic()
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
             self._process = subprocess.Popen(

@@ -22,6 +22,7 @@ class Row:
     unit: str
     kind: str = LESS
     base: str = "native"
+    ours: str = "preloaded"
     target: float | None = None  # what is due now
     final: float | None = None  # DESIGN section 6
     samples: dict = field(default_factory=dict)  # by variant: the values of all runs
@@ -30,7 +31,7 @@ class Row:
 
     def fill(self, results, void=None):
         """Takes the runs of this row's two variants: results[work][variant] is a list of results or a reason; void has reasons too."""
-        for variant in (self.base, "preloaded"):
+        for variant in (self.base, self.ours):
             if why := (void or {}).get((self.work, variant)):
                 self.trouble[variant] = why
                 continue
@@ -49,7 +50,7 @@ class Row:
 
     def score(self):
         """The number that the targets are about, or None."""
-        ours, base = self.median("preloaded"), self.median(self.base)
+        ours, base = self.median(self.ours), self.median(self.base)
         if ours is None or self.trouble:
             return None
         if self.kind == VALUE:
@@ -75,7 +76,7 @@ class Row:
     def show_score(self):
         if self.trouble:
             return "invalid"
-        ours, base, score = self.median("preloaded"), self.median(self.base), self.score()
+        ours, base, score = self.median(self.ours), self.median(self.base), self.score()
         if score is None:
             return "-"
         if self.kind == FASTER:
@@ -120,6 +121,7 @@ class Row:
             "work": self.label,
             "unit": self.unit,
             "base": self.base,
+            "ours": self.ours,
             "kind": self.kind,
             "sides": sides,
             "score": self.score(),
@@ -148,13 +150,13 @@ def render(rows, quick):
     lines = [head]
     for row in rows:
         reached = row.reaches(row.final)
-        threads = "/".join(str(row.threads.get(variant, "-")) for variant in (row.base, "preloaded"))
+        threads = "/".join(str(row.threads.get(variant, "-")) for variant in (row.base, row.ours))
         lines.append(
             [
                 row.label,
                 row.base,
                 row.show_side(row.base),
-                row.show_side("preloaded"),
+                row.show_side(row.ours),
                 threads,
                 row.show_score(),
                 row.show_target(row.target),

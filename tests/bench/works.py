@@ -26,9 +26,9 @@ def sleepers(program, library, count, seconds):
         }
 
 
-def http(program, library, connections, seconds):
+def http(program, library, connections, seconds, settings=None):
     """wrk with so many keep-alive connections against the server: rate, 99th percentile, CPU of the server a request."""
-    with Child([program], library) as server:
+    with Child([program], library, settings) as server:
         port = server.wait_for_line("port", 20)
         before = server.cpu_seconds()
         command = ["wrk", f"-t{min(CPUS, 4, connections)}", f"-c{connections}", f"-d{seconds}s", "--timeout", "20s", "--latency"]
