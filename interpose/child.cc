@@ -70,7 +70,7 @@ long waitid_fiber(Fiber* f, idtype_t type, id_t id, siginfo_t* info, int options
   return wait_for_child(
       f, wait_request_for(type, id, options), options, "waitid",
       [=](bool* nothing) {
-        siginfo_t found;
+        siginfo_t found{};
         siginfo_t* to = info != nullptr ? info : &found;  // which the kernel writes to in any case
         long r = call(to, options | WNOHANG);
         *nothing = r == 0 && to->si_pid == 0;
