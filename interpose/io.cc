@@ -144,7 +144,26 @@ FdKind kind_of(int fd) {
   return VTHR_LIKELY(k == FdKind::socket || k == FdKind::stream) ? k : fd_kind(fd);
 }
 
+// What the hint takes for a file: all that was asked for from memory, or the end, is the right answer whatever it is now, at
+// the price of one call; stdio reads files so. False: *got bytes of it came, or none.
+std::atomic<bool> files_refuse{false};  // to be asked like this: not every file system knows how
+bool read_at_once(int fd, const iovec* iov, int n, long* got) {
+  *got = 0;
+  if (!never_waits(fd_hint(fd)) || files_refuse.load(std::memory_order_relaxed)) return false;
+  long r = sys_call(SYS_preadv2, fd, sys_arg(iov), n, -1, -1, RWF_NOWAIT);
+  if (r == -EOPNOTSUPP) files_refuse.store(true, std::memory_order_relaxed);
+  if (r < 0) return false;
+  *got = r;
+  return r == 0 || static_cast<size_t>(r) == bytes_of(iov, n);
+}
+
 long read_any(Fiber* f, int fd, const iovec* iov, int n, bool own) {
+  long got;
+  if (read_at_once(fd, iov, n, &got)) return got;
+  if (VTHR_UNLIKELY(got != 0)) {
+    if (!never_waits(fd_kind(fd))) return got;
+    return all_of(f, SYS_readv, "read", fd, iov, n, static_cast<size_t>(got), bytes_of(iov, n));
+  }
   switch (kind_of(fd)) {
     case FdKind::socket: {
       long r = socket_readv(f, fd, iov, n, own);
