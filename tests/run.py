@@ -17,14 +17,14 @@ Kinds of tests:
 A source or script may say how it is to be run, in a comment; more lines make more variants (shell quoting, ${BUILD}, ${LIB},
 ${SRC}, ${LOGS} are replaced):
   // run: args="a b" env=K=V env=K=V modes=default,carriers1 timeout=30 exit=0 threads=no needs=java,/usr/bin/x,root
-  // run: expect-mode=native why="part of the reason" log="part of a line" stdout=ignore stderr=ignore alone=yes proof=own name=LABEL
+  // run: expect-mode=native why="part of the reason" log="part of a line" stdout=ignore stderr=ignore alone=yes long=yes proof=own name=LABEL
   // run: exit=66 says="a regular expression that stderr must match"     (programs of ours only)
 
 Every preloaded test proves that it was one: VTHR_LOG names a file in ${LOGS}, and some process must have logged
 "mode=fibers". threads=no: no process may have (the runtime starts at the first pthread_create). expect-mode=native: one must
 have logged mode=native with its reason. log: one must have logged this. proof=own: the script checks by itself. For the last three, and first of all,
 the library itself is looked at: it must exist and export what interpose/symbols.def says.
-alone=yes: nothing else runs meanwhile (figures of CPU time and the like).
+alone=yes: nothing else runs meanwhile (figures of CPU time and the like). long=yes: only with --long.
 """
 import argparse
 import concurrent.futures
@@ -70,7 +70,7 @@ ENGINE_MODES_OF = {
 DEFAULT_TIMEOUT = {'unit': 120, 'tsan': 300, 'asan': 300, 'model': 300, 'stress': 120, 'servers': 120, 'tools': 300}
 LONG_CASES, LONG_CASES_BELOW = 50, 0.5  # with --long: so often a case that takes less than so many seconds, others 20 times
 KEYS = {'args', 'env', 'modes', 'timeout', 'exit', 'threads', 'needs', 'expect-mode', 'why', 'stdout', 'stderr', 'alone',
-        'proof', 'name', 'log', 'says'}
+        'proof', 'name', 'log', 'says', 'long'}
 
 
 class Failed(Exception):
@@ -175,6 +175,7 @@ def discover(opt):
             if os.path.exists(command[0]):
                 tests.append(Test('tools', name, command, {'env': {}}))
     only = set(opt.only.split(',')) if opt.only else None
+    tests = [t for t in tests if opt.long or t.spec.get('long') != 'yes']
     return [t for t in tests if (only is None or t.kind in only) and re.search(opt.filter, t.name)]
 
 
