@@ -35,8 +35,8 @@ LIMIT = 300 * float(os.environ.get('TIMEOUT_SCALE', '1'))  # seconds for one run
 LONG = int(os.environ.get('STRESS', '1')) > 1
 LIMIT *= 3 if LONG else 1
 
-# "test_name (test.test_module.Class.test_name)", then on that line or a later one " ... ", what it prints, and the result
-HEAD = re.compile(r'^(\w+) \((test\.[\w.]+|__main__\.[\w.]+)\)(.*)$')
+# "test_name (test.test_module.Class.test_name)" or "Doctest: name", then on that line or a later one " ... ", what it prints, and the result
+HEAD = re.compile(r'^(?:\w+ \((test\.[\w.]+)\)|(Doctest: [\w.]+))(.*)$')
 RESULT = re.compile(r"(?:^|\s)(ok|FAIL|ERROR|skipped .*|expected failure|unexpected success)$")
 TROUBLE = re.compile(r'^(?:FAIL|ERROR): (\w+) \((test\.[\w.]+)\)')
 
@@ -47,8 +47,10 @@ def passed(text):
     for line in text.splitlines():
         head, rest = HEAD.match(line), line
         if head:
-            now, rest = head.group(2), head.group(3)
-            results.setdefault(now, '')
+            now, rest = head.group(1) or head.group(2), head.group(3)
+            while now in results:  # some are there twice
+                now += "'"
+            results[now] = ''
         trouble = TROUBLE.match(line)
         if trouble:
             results[trouble.group(2)], now = 'FAIL', None
@@ -88,7 +90,7 @@ def words_about(child, name):
     """What the run says about one id."""
     lines, at = child.out.splitlines(), []
     for number, line in enumerate(lines):
-        if f'({name})' in line:
+        if name.rstrip("'") in line:
             at.append(number)
     return '\n'.join('\n'.join(lines[n:n + 40]) for n in at[-1:]) or 'it is missing'
 
