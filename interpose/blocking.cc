@@ -119,9 +119,9 @@ long wait_request(Fiber* f, const Request& r, Reason reason, int64_t deadline) {
   uint32_t taken = handlers_run(f);
   for (;;) {
     long res = op_wait(f, r, reason, deadline);
-    if (res == -ECANCELED) {
+    if (res == -ECANCELED) {  // and if it may not act here, it was meant for a wait before
       cancel_here();
-      return -EINTR;
+      continue;
     }
     if (res != -EINTR) return res;
     // no handler ran: a signal that is ignored, or the kernel's own thread for this request was interrupted

@@ -66,6 +66,51 @@ bool readable(const void* p);
 
 inline uint32_t handlers_run(Fiber* f) { return f->signals_taken.load(std::memory_order_relaxed); }
 
+// For cancellation points, first of all: fiber_here(), and a cancellation that was asked for before ends the thread here,
+// whether the call would wait or not, and whatever its arguments.
+inline Fiber* fiber_at_point() {
+  Fiber* f = fiber_here();
+  if (f != nullptr && cancel_due(f)) cancel_here();
+  return f;
+}
+
+// While the worker itself is in the kernel for a cancellation point, a cancellation unwinds from the signal, as in glibc.
+class AsyncCancel {
+ public:
+  explicit AsyncCancel(Fiber* f) : word_(f->cancel_word) {
+    mine_ = (__atomic_fetch_or(word_, kCancelAsync, __ATOMIC_SEQ_CST) & kCancelAsync) == 0;
+    if (cancel_due(f)) cancel_here();
+  }
+  ~AsyncCancel() {
+    if (mine_) __atomic_fetch_and(word_, ~kCancelAsync, __ATOMIC_SEQ_CST);
+  }
+  AsyncCancel(const AsyncCancel&) = delete;
+  AsyncCancel& operator=(const AsyncCancel&) = delete;
+
+ private:
+  int* word_;
+  bool mine_;
+};
+
+// A call by number is no cancellation point, though the hook is that does it.
+class NoCancel {
+ public:
+  explicit NoCancel(Fiber* f) : fiber_(f) {
+    mine_ = (__atomic_load_n(f->cancel_word, __ATOMIC_RELAXED) & kCancelAsync) == 0;
+    if (mine_) f->no_cancel++;
+  }
+  ~NoCancel() {
+    if (mine_ && fiber_->no_cancel != 0)
+      fiber_->no_cancel--;  // 0: a handler left by longjmp and came back here
+  }
+  NoCancel(const NoCancel&) = delete;
+  NoCancel& operator=(const NoCancel&) = delete;
+
+ private:
+  Fiber* fiber_;
+  bool mine_;
+};
+
 // A system call that the worker makes itself. The completion of another fiber's request makes some return -EINTR
 // (DESIGN D3, "But"): they are repeated unless a handler of this fiber ran. `call` takes care of the time that is left.
 template <class Call>
@@ -79,6 +124,14 @@ long native_call(Fiber* f, const char* name, Call call) {
     }
     if (r != -EINTR || handlers_run(f) != taken) return r;
   }
+}
+// The same for a cancellation point.
+template <class Call>
+long native_point(Fiber* f, const char* name, Call call) {
+  return native_call(f, name, [&] {
+    AsyncCancel async(f);
+    return call();
+  });
 }
 
 }  // namespace vthr

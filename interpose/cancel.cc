@@ -27,6 +27,7 @@ VTHR_EXPORT int pthread_cancel(pthread_t id) {
   if (f == nullptr) {
     int r = REAL(pthread_cancel)(id);
     signals_wrap_handlers();  // glibc installs its handler at the first call
+    if (sched_running()) cancel_foreign_wait(reinterpret_cast<void*>(id));
     return r;
   }
   uint32_t life = f->life.load(std::memory_order_acquire);
@@ -37,6 +38,8 @@ VTHR_EXPORT int pthread_cancel(pthread_t id) {
     cancel_from_signal(f);
     return 0;
   }
+  f->cancel_asked.store(1, std::memory_order_seq_cst);
+  if (f->bound) cancel_foreign_wait(f->tcb);
   admission_joined(f, nullptr);  // a queued one must start to reach its first cancellation point
   interrupt_wait(f, true);
   Worker* w = f->worker.load(std::memory_order_relaxed);

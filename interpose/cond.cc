@@ -68,6 +68,7 @@ int wait(void* cond, pthread_mutex_t* m, const Until& until) {
   int err = mutex_check_wait(m);
   if (err != 0) return err;
   pthread_testcancel();
+  DeferredCancel deferred;
   Wait w{signalled_of(cond).load(std::memory_order_relaxed), false};
   ParkArgs args;
   args.reason = Reason::cond;
@@ -77,6 +78,7 @@ int wait(void* cond, pthread_mutex_t* m, const Until& until) {
   args.before_arg = m;
   args.deadline = until.deadline();
   args.deaf = waits_deaf();
+  args.point = true;
   for (;;) {
     Wake how = park_on(cond, args);
     if (how == Wake::invalid) return 0;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "interpose/blocking.h"
 #include "interpose/mutex.h"
 #include "interpose/native.h"
 
@@ -353,8 +354,11 @@ extern "C" long syscall_hook(long nr, long a, long b, long c, long d, long e, lo
       return libc_result(
           action_by_number(static_cast<int>(a), ptr<void>(b), ptr<void>(c), static_cast<size_t>(d)));
     } else if (closes(nr)) {
+      if (self == nullptr) return close_by_number(nr, a, b, c);
+      NoCancel no_cancel(self);
       return close_by_number(nr, a, b, c);
     } else if (self != nullptr) {
+      NoCancel no_cancel(self);
       long r = by_name(self, &other, nr, a, b, c, d, e, f);
       if (!other) return r;
     }

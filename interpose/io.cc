@@ -52,7 +52,7 @@ long all_of(Fiber* f, long nr, const char* name, int fd, const iovec* iov, int n
     iovec rest[kVectorChunk];
     int m = vector_rest(iov, static_cast<size_t>(n), done, rest);
     uint32_t taken = handlers_run(f);
-    long r = native_call(f, name, [&] { return sys_call(nr, fd, sys_arg(rest), m); });
+    long r = native_point(f, name, [&] { return sys_call(nr, fd, sys_arg(rest), m); });
     if (r == -EPIPE && nr == SYS_writev) sigpipe(f, true);
     if (r < 0) return done != 0 ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
@@ -64,7 +64,7 @@ long all_of(Fiber* f, long nr, const char* name, int fd, const iovec* iov, int n
 bool never_waits(FdKind k) { return k == FdKind::file || k == FdKind::endless; }
 
 long read_natively(Fiber* f, int fd, const iovec* iov, int n) {
-  return native_call(f, "read", [&] { return sys_call(SYS_readv, fd, sys_arg(iov), n); });
+  return native_point(f, "read", [&] { return sys_call(SYS_readv, fd, sys_arg(iov), n); });
 }
 
 // Pipes, eventfds, terminals and their like, or what the hint takes for one. The kernel's READ waits for the file
@@ -195,7 +195,7 @@ long write_any(Fiber* f, int fd, const iovec* iov, int n, bool own) {
     case FdKind::device:
       return write_stream(f, fd, iov, n);
     default: {
-      long r = native_call(f, "write", [&] { return sys_call(SYS_writev, fd, sys_arg(iov), n); });
+      long r = native_point(f, "write", [&] { return sys_call(SYS_writev, fd, sys_arg(iov), n); });
       if (r == -EPIPE) sigpipe(f, true);
       return r;
     }
@@ -211,7 +211,7 @@ constexpr size_t kMost = 0x7ffff000;  // the kernel's MAX_RW_COUNT
 using namespace vthr;
 
 VTHR_EXPORT ssize_t read(int fd, void* buf, size_t n) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(read)(fd, buf, n);
   if (static_cast<ssize_t>(n) <= 0)
     return libc_result(sys_call(SYS_read, fd, sys_arg(buf), static_cast<long>(n)));
@@ -220,7 +220,7 @@ VTHR_EXPORT ssize_t read(int fd, void* buf, size_t n) {
 }
 
 VTHR_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(write)(fd, buf, n);
   if (static_cast<ssize_t>(n) <= 0) {  // a datagram without contents, or nothing
     long r = sys_call(SYS_write, fd, sys_arg(buf), static_cast<long>(n));
@@ -232,21 +232,21 @@ VTHR_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
 }
 
 VTHR_EXPORT ssize_t readv(int fd, const iovec* iov, int n) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(readv)(fd, iov, n);
   if (n <= 0 || n > IOV_MAX) return libc_result(sys_call(SYS_readv, fd, sys_arg(iov), n));
   return libc_result(read_any(f, fd, iov, n, false));
 }
 
 VTHR_EXPORT ssize_t writev(int fd, const iovec* iov, int n) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(writev)(fd, iov, n);
   if (n <= 0 || n > IOV_MAX) return libc_result(sys_call(SYS_writev, fd, sys_arg(iov), n));
   return libc_result(write_any(f, fd, iov, n, false));
 }
 
 VTHR_EXPORT int close(int fd) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (!shares_descriptors()) return REAL(close)(fd);
   if (VTHR_UNLIKELY(fd_is_ours(fd))) return static_cast<int>(libc_result(-EBADF));
   Closing closing(fd, fd);

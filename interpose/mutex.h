@@ -55,6 +55,27 @@ inline Wake park_uncancelled(const void* key, ParkArgs& args) {
   return how;
 }
 
+// Waits that are cancellation points are left by a deferred cancellation only, once their state is in order again, also
+// when the thread allows asynchronous ones.
+class DeferredCancel {
+ public:
+  DeferredCancel() : word_(tls_cancelhandling(tls_self())) {
+    if (VTHR_UNLIKELY((__atomic_load_n(word_, __ATOMIC_RELAXED) & kCancelAsync) != 0)) {
+      __atomic_fetch_and(word_, ~kCancelAsync, __ATOMIC_SEQ_CST);
+      was_async_ = true;
+    }
+  }
+  ~DeferredCancel() {
+    if (VTHR_UNLIKELY(was_async_)) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
+  }
+  DeferredCancel(const DeferredCancel&) = delete;
+  DeferredCancel& operator=(const DeferredCancel&) = delete;
+
+ private:
+  int* word_;
+  bool was_async_ = false;
+};
+
 inline bool lock_clock(clockid_t c) { return c == CLOCK_REALTIME || c == CLOCK_MONOTONIC; }
 
 // Until when a call waits: a time on one of the two clocks, or (abs nullptr) for ever.

@@ -113,7 +113,7 @@ VTHR_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t n) noexc
 }
 
 VTHR_EXPORT ssize_t getrandom(void* buf, size_t n, unsigned flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(getrandom)(buf, n, flags);
   return libc_result(whole(f, "getrandom", n, [=](size_t done, size_t part) {
     return sys_call(SYS_getrandom, sys_arg(static_cast<char*>(buf) + done), static_cast<long>(part), flags);
@@ -121,9 +121,9 @@ VTHR_EXPORT ssize_t getrandom(void* buf, size_t n, unsigned flags) {
 }
 
 VTHR_EXPORT int tcdrain(int fd) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(tcdrain)(fd);
   // TCSBRK with an argument other than 0
   return static_cast<int>(
-      libc_result(native_call(f, "tcdrain", [=] { return sys_call(SYS_ioctl, fd, TCSBRK, 1); })));
+      libc_result(native_point(f, "tcdrain", [=] { return sys_call(SYS_ioctl, fd, TCSBRK, 1); })));
 }

@@ -90,7 +90,7 @@ class Watch {
       }
       if (!hold_signals(f, taken)) return -EINTR;
       long res = one_wait(f, until);
-      if (res == -ECANCELED || res == -ENOMEM) return res;
+      if (res == -ENOMEM || (res == -ECANCELED && cancel_due(f))) return res;
       long got = try_now();
       if (got != 0) return got;
       if (handlers_run(f) != taken) return -EINTR;
@@ -176,10 +176,7 @@ bool ns_of(const timespec* limit, int64_t* ns) {
 
 // The result of a wait as libc gives it. Last act of a hook, when nothing is left to be given back.
 int conclude(long r) {
-  if (r == -ECANCELED) {
-    cancel_here();
-    r = -EINTR;
-  }
+  if (r == -ECANCELED) cancel_here();
   return static_cast<int>(libc_result(r));
 }
 
@@ -391,7 +388,7 @@ long epoll_fiber(Fiber* f, int ep, epoll_event* events, int most, int64_t limit,
 using namespace vthr;
 
 VTHR_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(poll)(fds, n, ms);
   return conclude(poll_fiber(f, fds, n, ns_of_ms(ms), nullptr));
 }
@@ -404,7 +401,7 @@ VTHR_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t fdslen) {
 }
 
 VTHR_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* limit, const sigset_t* mask) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(ppoll)(fds, n, limit, mask);
   int64_t ns = 0;
   if (!ns_of(limit, &ns)) return conclude(-EINVAL);
@@ -418,7 +415,7 @@ VTHR_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* limit, const 
 }
 
 VTHR_EXPORT int select(int n, fd_set* in, fd_set* out, fd_set* ex, timeval* limit) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(select)(n, in, out, ex, limit);
   int64_t ns = kNever, left = 0;
   if (limit != nullptr) {
@@ -440,7 +437,7 @@ VTHR_EXPORT int __select(int n, fd_set* in, fd_set* out, fd_set* ex, timeval* li
 
 VTHR_EXPORT int pselect(int n, fd_set* in, fd_set* out, fd_set* ex, const timespec* limit,
                         const sigset_t* mask) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(pselect)(n, in, out, ex, limit, mask);
   int64_t ns = 0, left = 0;
   if (!ns_of(limit, &ns)) return conclude(-EINVAL);
@@ -448,20 +445,20 @@ VTHR_EXPORT int pselect(int n, fd_set* in, fd_set* out, fd_set* ex, const timesp
 }
 
 VTHR_EXPORT int epoll_wait(int ep, epoll_event* events, int most, int ms) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(epoll_wait)(ep, events, most, ms);
   return conclude(epoll_fiber(f, ep, events, most, ns_of_ms(ms), nullptr));
 }
 
 VTHR_EXPORT int epoll_pwait(int ep, epoll_event* events, int most, int ms, const sigset_t* mask) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(epoll_pwait)(ep, events, most, ms, mask);
   return conclude(epoll_fiber(f, ep, events, most, ns_of_ms(ms), mask));
 }
 
 VTHR_EXPORT int epoll_pwait2(int ep, epoll_event* events, int most, const timespec* limit,
                              const sigset_t* mask) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(epoll_pwait2)(ep, events, most, limit, mask);
   int64_t ns = 0;
   if (limit != nullptr && !readable(limit)) return conclude(-EFAULT);

@@ -1,9 +1,11 @@
 // Processes (DESIGN D10): the relatives of fork, exec, credentials, and the ways to end. fork itself needs no hook: the
 // handlers of pthread_atfork in init.cc do it all.
 #include <grp.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <unistd.h>
 #include <cerrno>
+#include <csetjmp>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +25,8 @@ class AsThread {
     f->native_only++;
     old_ = sys_set_sigmask(f->sigmask.load(std::memory_order_relaxed));
   }
-  ~AsThread() {
+  ~AsThread() { restore(); }
+  void restore() {
     if (fiber_ == nullptr) return;
     int saved = errno;
     sys_set_sigmask(old_);

@@ -55,6 +55,7 @@ void step_back(Sem* s) {
 
 // 0 or an error number.
 VTHR_NOINLINE int wait_slow(Sem* s, const Until& until) {
+  DeferredCancel deferred;
   s->data.fetch_add(kWaiter, std::memory_order_relaxed);
   if (s->yielding.load(std::memory_order_relaxed) != 0) step_back(s);
   ParkArgs args;
@@ -62,6 +63,7 @@ VTHR_NOINLINE int wait_slow(Sem* s, const Until& until) {
   args.still = [](const void* key, void*) {
     return !has_value(static_cast<const Sem*>(key)->data.load(std::memory_order_relaxed));
   };
+  args.point = true;
   Fiber* f = fiber_here();
   int err = 0;
   while (err == 0) {
@@ -93,10 +95,11 @@ VTHR_NOINLINE int wait_slow(Sem* s, const Until& until) {
   return err;
 }
 
-int wait(Sem* s, const Until& until) {
+// `point`: a cancellation point also when it need not wait. glibc's sem_clockwait is not.
+int wait(Sem* s, const Until& until, bool point = true) {
   int err = EINVAL;
   if (until.valid()) {
-    pthread_testcancel();
+    if (point) pthread_testcancel();
     if (VTHR_LIKELY(s->yielding.load(std::memory_order_relaxed) == 0) && try_take(s)) return 0;
     err = wait_slow(s, until);
   }
@@ -135,7 +138,7 @@ VTHR_EXPORT int sem_clockwait(sem_t* s, clockid_t clock, const timespec* abs) {
     return -1;
   }
   if (is_native(of(s))) return pinned("sem_clockwait", [=] { return REAL(sem_clockwait)(s, clock, abs); });
-  return wait(of(s), Until{clock, abs});
+  return wait(of(s), Until{clock, abs}, false);
 }
 
 VTHR_EXPORT int sem_trywait(sem_t* s) {

@@ -50,7 +50,9 @@ void restore_mask(sigset_t* saved) {
 // Out of a handler, perhaps: what it blocks may stay blocked for ever then.
 void leave_handler() {
   Fiber* f = fiber_here();
-  if (f == nullptr || f->handler_blocks.load(std::memory_order_relaxed) == 0) return;
+  if (f == nullptr) return;
+  f->no_cancel = 0;
+  if (f->handler_blocks.load(std::memory_order_relaxed) == 0) return;
   f->handler_blocks.store(0, std::memory_order_seq_cst);
   signals_give_back(f);
 }

@@ -292,7 +292,10 @@ void set_sigmask(Fiber* f, uint64_t mask) {
   signals_give_back(f);
 }
 
-void deliver_signals(Fiber* f) { deliver(f, nullptr); }
+void deliver_signals(Fiber* f) {
+  deliver(f, nullptr);
+  if (VTHR_UNLIKELY(f->cancel_asked.exchange(0, std::memory_order_acq_rel) != 0)) cancel_from_signal(f);
+}
 
 void notify(Fiber* f) {
   interrupt_wait(f, false);

@@ -63,6 +63,7 @@ long wait_for_signal(Fiber* f, const void* program_set, siginfo_t* info, const t
     signals_want(set);
     do {
       r = park_for_signal(f, set, taken, deadline, &got);
+      if (r == -ECANCELED && !cancel_due(f)) r = 0;
       if (r == 0 && handlers_run(f) != taken) r = -EINTR;
     } while (r == 0);
     f->waits_for.store(0, std::memory_order_seq_cst);
@@ -72,10 +73,7 @@ long wait_for_signal(Fiber* f, const void* program_set, siginfo_t* info, const t
     }
     signals_give_back(f);
     signals_reconsider(set);
-    if (r == -ECANCELED) {
-      cancel_here();
-      r = -EINTR;
-    }
+    if (r == -ECANCELED) cancel_here();
   }
   if (r > 0 && info != nullptr) *info = got;
   return r;
@@ -97,7 +95,10 @@ long suspend(Fiber* f, bool masked, uint64_t mask) {
   }
   deliver_due(f);
   long r = 0;
-  while (r == 0 && handlers_run(f) == taken) r = park_for_signal(f, 0, taken, kNever, nullptr);
+  while (r == 0 && handlers_run(f) == taken) {
+    r = park_for_signal(f, 0, taken, kNever, nullptr);
+    if (r == -ECANCELED && !cancel_due(f)) r = 0;
+  }
   if (masked) {
     set_sigmask(f, old);
     deliver_due(f);
@@ -123,7 +124,7 @@ long suspend_fiber(Fiber* f, const void* mask) {
 using namespace vthr;
 
 VTHR_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const timespec* limit) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(sigtimedwait)(set, info, limit);
   long r = wait_for_signal(f, set, info, limit);
   if (r > 0 && info != nullptr && info->si_code == SI_TKILL) info->si_code = SI_USER;  // as glibc
@@ -131,11 +132,11 @@ VTHR_EXPORT int sigtimedwait(const sigset_t* set, siginfo_t* info, const timespe
 }
 
 VTHR_EXPORT int sigwaitinfo(const sigset_t* set, siginfo_t* info) {
-  return fiber_here() == nullptr ? REAL(sigwaitinfo)(set, info) : sigtimedwait(set, info, nullptr);
+  return fiber_at_point() == nullptr ? REAL(sigwaitinfo)(set, info) : sigtimedwait(set, info, nullptr);
 }
 
 VTHR_EXPORT int sigwait(const sigset_t* set, int* sig) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(sigwait)(set, sig);
   long r;
   do {
@@ -147,20 +148,20 @@ VTHR_EXPORT int sigwait(const sigset_t* set, int* sig) {
 }
 
 VTHR_EXPORT int sigsuspend(const sigset_t* set) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   return f == nullptr ? REAL(sigsuspend)(set) : static_cast<int>(libc_result(suspend_fiber(f, set)));
 }
 
 VTHR_EXPORT int __sigsuspend(const sigset_t* set) { return sigsuspend(set); }
 
 VTHR_EXPORT int pause(void) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   return f == nullptr ? REAL(pause)() : static_cast<int>(libc_result(suspend(f, false, 0)));
 }
 
 // BSD's takes a mask, X/Open's a signal to unblock.
 VTHR_EXPORT int __sigpause(int sig_or_mask, int is_sig) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(__sigpause)(sig_or_mask, is_sig);
   if (is_sig == 0) return suspend_as(f, static_cast<uint32_t>(sig_or_mask));
   if (!is_signal(sig_or_mask)) return static_cast<int>(libc_result(-EINVAL));

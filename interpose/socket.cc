@@ -90,7 +90,7 @@ long peek_all(Fiber* f, long got, size_t n, int64_t deadline, Call call) {
   uint32_t taken = handlers_run(f);
   for (int at_once = 0;;) {
     int64_t begun = now_ns();
-    long r = native_call(f, "recv", [&] { return now_ns() >= deadline ? got : call(); });
+    long r = native_point(f, "recv", [&] { return now_ns() >= deadline ? got : call(); });
     if (r <= 0 || static_cast<size_t>(r) >= n || handlers_run(f) != taken || now_ns() >= deadline) return r;
     got = r;
     at_once = now_ns() - begun < kAtOnce ? at_once + 1 : 0;
@@ -204,7 +204,7 @@ long recvfrom_any(Fiber* f, int fd, void* buf, size_t n, int flags, sockaddr* fr
   if (now == flags || (r < 0 && r != -EAGAIN) || (r >= 0 && (flags & MSG_WAITALL) == 0)) return r;
   if (r == -EAGAIN && fd_nonblocking(fd)) return r;
   if (!readable(from_len))  // it looks at the length when something has come
-    return native_call(f, "recvfrom", [=] {
+    return native_point(f, "recvfrom", [=] {
       return sys_call(SYS_recvfrom, fd, sys_arg(buf), static_cast<long>(n), flags, sys_arg(from),
                       sys_arg(from_len));
     });
@@ -401,11 +401,11 @@ long connect_any(Fiber* f, int fd, const sockaddr* addr, socklen_t len) {
   long res = op_wait(f, r, Reason::connect, deadline);
   if (res == -EAGAIN && !engine_features.holds_files && (deadline == kNever || now_ns() < deadline))
     res = native_call(f, "connect", [=] { return sys_call(SYS_connect, fd, sys_arg(addr), len); });
-  if (res == -EINTR && deadline == kNever && signal_restarts(f)) res = await_connect(f, fd, deadline);
   if (res == -ECANCELED) {
     cancel_here();
-    return -EINTR;
+    res = await_connect(f, fd, deadline);  // it may not act here: the connection goes on
   }
+  if (res == -EINTR && deadline == kNever && signal_restarts(f)) res = await_connect(f, fd, deadline);
   // the kernel's own ETIMEDOUT (no answer to SYN) looks like ours
   if (res == -ETIMEDOUT && deadline != kNever && now_ns() >= deadline) return connect_late(fd);
   return res;
@@ -448,68 +448,68 @@ long socket_writev(Fiber* f, int fd, const iovec* iov, int n, bool own) {
 using namespace vthr;
 
 VTHR_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(recv)(fd, buf, n, flags);
   return libc_result(recv_any(f, fd, buf, n, flags));
 }
 
 VTHR_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* from, socklen_t* from_len) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(recvfrom)(fd, buf, n, flags, from, from_len);
   return libc_result(recvfrom_any(f, fd, buf, n, flags, from, from_len));
 }
 
 VTHR_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(recvmsg)(fd, m, flags);
   return libc_result(recvmsg_any(f, fd, m, flags));
 }
 
 VTHR_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(send)(fd, buf, n, flags);
   return libc_result(send_any(f, fd, buf, n, flags, nullptr, 0));
 }
 
 VTHR_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* to,
                            socklen_t to_len) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(sendto)(fd, buf, n, flags, to, to_len);
   return libc_result(send_any(f, fd, buf, n, flags, to, to_len));
 }
 
 VTHR_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(sendmsg)(fd, m, flags);
   return libc_result(sendmsg_any(f, fd, m, flags));
 }
 
 VTHR_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* limit) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(recvmmsg)(fd, v, n, flags, limit);
   return static_cast<int>(libc_result(recvmmsg_any(f, fd, v, n, flags, limit)));
 }
 
 VTHR_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(sendmmsg)(fd, v, n, flags);
   return static_cast<int>(libc_result(sendmmsg_any(f, fd, v, n, flags)));
 }
 
 VTHR_EXPORT int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return static_cast<int>(note_new(REAL(accept4)(fd, addr, len, flags)));
   return static_cast<int>(libc_result(accept_any(f, fd, addr, len, flags)));
 }
 
 VTHR_EXPORT int accept(int fd, sockaddr* addr, socklen_t* len) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return static_cast<int>(note_new(REAL(accept)(fd, addr, len)));
   return static_cast<int>(libc_result(accept_any(f, fd, addr, len, 0)));
 }
 
 VTHR_EXPORT int connect(int fd, const sockaddr* addr, socklen_t len) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   fd_new_file(fd);  // what socket() gave
   if (f == nullptr) return REAL(connect)(fd, addr, len);
   return static_cast<int>(libc_result(connect_any(f, fd, addr, len)));

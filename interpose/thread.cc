@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "interpose/enter.h"
+#include "interpose/mutex.h"
 
 // Public since glibc 2.3.3, with __pthread_register_cancel: the expansion of pthread_cleanup_push in C uses them.
 
@@ -56,8 +57,9 @@ VTHR_NOINLINE void run_start(Fiber* f) {
     leave(f);  // handlers may run from here on: they may use ctype, and end the thread
     f->result = f->start(f->arg);
     __pthread_unregister_cancel(&buf);
-  } else if (!f->exit_called) {
-    f->result = PTHREAD_CANCELED;
+  } else {
+    f->native_call = nullptr;  // it may have been in one
+    if (!f->exit_called) f->result = PTHREAD_CANCELED;
   }
 }
 
@@ -111,8 +113,11 @@ int read_attr(const pthread_attr_t* attr, FiberAttr* out, uint64_t* mask) {
 
 // Is `f` a fiber that ended or never was joinable? 0: join may wait for it.
 int claim_join(Fiber* f, Fiber* self) {
-  if (f == self) return EDEADLK;
-  if (self != nullptr && self->joiner.load(std::memory_order_relaxed) == f->tcb) return EDEADLK;
+  // as glibc: no dead lock for one that is cancelled before it waits, nor with one that is and will go on
+  if (self != nullptr && !cancel_due(self)) {
+    if (f == self) return EDEADLK;
+    if (self->joiner.load(std::memory_order_relaxed) == f->tcb && !cancel_due(f)) return EDEADLK;
+  }
   uint32_t life = f->life.load(std::memory_order_acquire);
   if (life == kDetached) return EINVAL;
   if (life == kFree) return ESRCH;
@@ -124,13 +129,11 @@ int join(Fiber* f, void** result, int64_t deadline) {
   Fiber* self = fiber_here();
   int err = claim_join(f, self);
   if (err != 0) return err;
-  if (self != nullptr && cancel_due(self)) {
-    f->joiner.store(nullptr, std::memory_order_release);
-    cancel_here();
-  }
+  DeferredCancel deferred;
   admission_joined(f, self);
   ParkArgs args;
   args.reason = Reason::join;
+  args.point = true;
   args.deadline = deadline;
   args.still = [](const void* key, void*) {
     return static_cast<const std::atomic<uint32_t>*>(key)->load(std::memory_order_acquire) != kEnded;

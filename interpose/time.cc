@@ -39,12 +39,9 @@ long sleep_until(Fiber* f, int64_t deadline) {
   uint32_t taken = handlers_run(f);
   for (;;) {
     long r = op_sleep(f, Reason::sleep, deadline);
-    if (r == -ECANCELED) {
-      cancel_here();
-      return -EINTR;
-    }
-    if (r == -EINTR) {
-      if (handlers_run(f) != taken) return r;
+    if (r == -ECANCELED) cancel_here();
+    if (r == -EINTR || r == -ECANCELED) {
+      if (handlers_run(f) != taken) return -EINTR;
     } else if (r != 0 || now_ns() >= deadline) {
       return r;
     }
@@ -96,6 +93,7 @@ long sleep_natively(Fiber* f, clockid_t clock, int flags, const timespec* req, t
     long r;
     {
       NativeCall mark(f, "clock_nanosleep");
+      AsyncCancel async(f);
       r = sys_call(SYS_clock_nanosleep, clock, flags, sys_arg(want), sys_arg(&left));
     }
     if (r != -EINTR) return r;
@@ -134,7 +132,7 @@ int64_t deadline_in(const timespec* rel) {
 using namespace vthr;
 
 VTHR_EXPORT int nanosleep(const timespec* req, timespec* rem) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(nanosleep)(req, rem);
   return static_cast<int>(libc_result(sleep_relative(f, req, rem)));
 }
@@ -142,14 +140,14 @@ VTHR_EXPORT int nanosleep(const timespec* req, timespec* rem) {
 VTHR_EXPORT int __nanosleep(const timespec* req, timespec* rem) { return nanosleep(req, rem); }
 
 VTHR_EXPORT int clock_nanosleep(clockid_t clock, int flags, const timespec* req, timespec* rem) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(clock_nanosleep)(clock, flags, req, rem);
   if (clock == CLOCK_THREAD_CPUTIME_ID) return EINVAL;
   return static_cast<int>(-sleep_on(f, clock, flags, req, rem));
 }
 
 VTHR_EXPORT unsigned sleep(unsigned seconds) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(sleep)(seconds);
   timespec t{static_cast<time_t>(seconds), 0};
   long r = sleep_relative(f, &t, &t);
@@ -159,7 +157,7 @@ VTHR_EXPORT unsigned sleep(unsigned seconds) {
 }
 
 VTHR_EXPORT int usleep(useconds_t us) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(usleep)(us);
   timespec t = span(us * kMicro);
   return static_cast<int>(libc_result(sleep_relative(f, &t, nullptr)));
@@ -177,7 +175,7 @@ VTHR_EXPORT int __sched_yield(void) noexcept { return sched_yield(); }
 int old_pthread_yield(void) noexcept { return sched_yield(); }
 
 VTHR_EXPORT int thrd_sleep(const timespec* req, timespec* rem) {
-  Fiber* f = fiber_here();
+  Fiber* f = fiber_at_point();
   if (f == nullptr) return REAL(thrd_sleep)(req, rem);
   long r = sleep_relative(f, req, rem);
   return r == 0 ? 0 : r == -EINTR ? -1 : -2;

@@ -55,6 +55,8 @@ int fiber_make(const FiberAttr& attr, void (*main)(Fiber*), Fiber** out) {
   }
   f->tid = tid;
   f->cancel_word = tls_cancelhandling(f->tcb);
+  f->no_cancel = 0;
+  f->cancel_asked.store(0, std::memory_order_relaxed);
   f->exit_called = false;
   f->id = made.fetch_add(1, std::memory_order_relaxed) + 1;
   f->main = main;

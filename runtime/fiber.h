@@ -59,6 +59,7 @@ struct Fiber {
   void* result = nullptr;
   bool exit_called = false;        // pthread_exit gave `result`; else an unwinding means cancellation
   int* cancel_word = nullptr;      // glibc's cancelhandling in this fiber's TCB
+  uint32_t no_cancel = 0;          // inside a call that is no cancellation point, though its hook is one
   void (*main)(Fiber*) = nullptr;  // interpose: runs start with cancellation and destructors around it
 
   // Memory
@@ -83,7 +84,9 @@ struct Fiber {
   // Signals (DESIGN D12): masks and pending signals of fibers live here
   std::atomic<uint64_t> sigmask{0};
   std::atomic<uint64_t> pending{0};
-  std::atomic<uint64_t> waits_for{0};       // blocked ones that end its wait all the same (sigwait)
+  std::atomic<uint64_t> cancel_asked{
+      0};                              // 1: asynchronously, and it has not looked yet; for the next leave()
+  std::atomic<uint64_t> waits_for{0};  // blocked ones that end its wait all the same (sigwait)
   std::atomic<bool> wait_claimed{false};    // the signal thread has sent what ends that wait
   std::atomic<uint64_t> handler_blocks{0};  // of `sigmask`: only until a handler under way returns
   std::atomic<uint64_t> shared_pending{0};  // of `pending`: sent to the process, others may take them too
@@ -113,10 +116,11 @@ extern __thread Fiber* current;  // the fiber whose FS base this is; nullptr on 
 
 // Bits of glibc's cancelhandling word (nptl/descr.h: fixed since 2.3).
 enum CancelBits : int { kCancelDisabled = 1, kCancelAsync = 2, kCanceling = 4, kCanceled = 8, kExiting = 16 };
-// pthread_cancel was called for f, f allows it and has not begun to end. The fiber itself, or a snapshot.
+// pthread_cancel was called for f, f allows it here and has not begun to end. The fiber itself, or a snapshot.
 inline bool cancel_due(const Fiber* f) {
   int word = __atomic_load_n(f->cancel_word, __ATOMIC_RELAXED);
-  return __builtin_expect((word & (kCancelDisabled | kCanceled | kExiting)) == kCanceled, 0);
+  return __builtin_expect((word & (kCancelDisabled | kCanceled | kExiting)) == kCanceled, 0) &&
+         f->no_cancel == 0;
 }
 
 struct FiberAttr {

@@ -5,6 +5,7 @@
 #include "runtime/admission.h"
 #include "runtime/sched.h"
 #include "runtime/sys.h"
+#include "runtime/tls.h"
 
 namespace vthr {
 
@@ -100,6 +101,59 @@ Wake park_fiber(Fiber* f, const void* key, const ParkArgs& args) {
   return how;
 }
 
+// Waits of foreign threads that a cancellation may end, so that it finds them. Under `points_lock`, which is also what
+// keeps a waiter and its word there while a canceller ends the wait.
+struct Point : ListNode {
+  void* tcb;
+  WaitWord* word;
+  uint64_t ticket;
+};
+Lock points_lock;
+List points;
+
+// Pairs: the waiter links itself, then looks at its cancelhandling word, both under the lock; the canceller has changed
+// that word before it takes the lock: one of the two sees the other.
+class AtPoint {
+ public:
+  AtPoint(WaitWord* word, uint64_t ticket, bool is_point) : is_point_(is_point) {
+    if (!is_point) return;
+    point_.tcb = tls_self();
+    point_.word = word;
+    point_.ticket = ticket;
+    Quiet quiet;
+    Locked hold(points_lock);
+    points.push_back(&point_);
+    int bits = __atomic_load_n(tls_cancelhandling(point_.tcb), __ATOMIC_SEQ_CST);
+    if ((bits & (kCancelDisabled | kCanceled | kExiting)) == kCanceled)
+      word->end(ticket, WaitWord::cancelled);
+  }
+  ~AtPoint() {
+    if (!is_point_) return;
+    Quiet quiet;
+    Locked hold(points_lock);
+    List::remove(&point_);
+  }
+  AtPoint(const AtPoint&) = delete;
+  AtPoint& operator=(const AtPoint&) = delete;
+
+ private:
+  Point point_;
+  bool is_point_;
+};
+
+WaitWord::State sleep_foreign(WaitWord& word, const WaitNode& n, const ParkArgs& args) {
+  AtPoint at_point(&word, n.ticket, args.point);
+  return word.sleep(n.ticket, [&] {
+    int64_t left = -1;
+    if (args.deadline != kNever) {
+      left = args.deadline - now_ns();
+      if (left <= 0) return WaitWord::timed_out;
+    }
+    long r = sys_futex_wait(word.address(), static_cast<uint32_t>(n.ticket), left);
+    return r == -EINTR && !args.deaf ? WaitWord::interrupted : WaitWord::waiting;
+  });
+}
+
 Wake park_foreign(const void* key, const ParkArgs& args) {
   WaitWord word;
   WaitNode n;
@@ -111,15 +165,7 @@ Wake park_foreign(const void* key, const ParkArgs& args) {
   }
   count(counters.foreign_waits);
   if (args.before_sleep != nullptr) args.before_sleep(args.before_arg);
-  Wake how = wake_of(word.sleep(n.ticket, [&] {
-    int64_t left = -1;
-    if (args.deadline != kNever) {
-      left = args.deadline - now_ns();
-      if (left <= 0) return WaitWord::timed_out;
-    }
-    long r = sys_futex_wait(word.address(), static_cast<uint32_t>(n.ticket), left);
-    return r == -EINTR && !args.deaf ? WaitWord::interrupted : WaitWord::waiting;
-  }));
+  Wake how = wake_of(sleep_foreign(word, n, args));
   if (how != Wake::woken) {
     Quiet quiet;
     buckets.withdraw(&n);
@@ -171,6 +217,26 @@ void interrupt_wait(Fiber* f, bool cancel) {
   }
 }
 
-void parking_after_fork() { buckets.after_fork(); }
+void cancel_foreign_wait(void* tcb) {
+  constexpr size_t kMost = 8;  // of one thread: those of its signal handlers too
+  const void* words[kMost];
+  size_t n = 0;
+  Quiet quiet;
+  {
+    Locked hold(points_lock);
+    for (ListNode* node = points.head.next; node != &points.head && n < kMost; node = node->next) {
+      auto* p = static_cast<Point*>(node);
+      if (p->tcb == tcb && p->word->end(p->ticket, WaitWord::cancelled)) words[n++] = p->word->address();
+    }
+  }
+  // The thread may be gone by now, and its word with it: then the kernel finds nobody, or no memory.
+  for (size_t i = 0; i < n; i++) sys_futex_wake(words[i]);
+}
+
+void parking_after_fork() {
+  points_lock.reset();
+  points.clear();
+  buckets.after_fork();
+}
 
 }  // namespace vthr

@@ -20,6 +20,7 @@ struct ParkArgs {
   void* before_arg = nullptr;
   int64_t deadline = kNever;  // CLOCK_MONOTONIC, ns
   bool deaf = false;          // signals and cancels do not end this wait (mutexes and their like)
+  bool point = false;         // a cancellation point: cancel_foreign_wait may end it even when it is deaf
   uint32_t tag = 1;           // compared with the waker's mask
 };
 
@@ -39,6 +40,10 @@ bool anybody_parked_on(const void* key);
 
 // For pthread_kill and pthread_cancel: ends the wait of a parked fiber, if that wait allows it. Any thread.
 void interrupt_wait(Fiber* f, bool cancel);
+
+// The same for pthread_cancel of a thread that parks on a futex: foreign, or a bound fiber. Its cancelhandling word says
+// already that it is cancelled. Any thread.
+void cancel_foreign_wait(void* tcb);
 
 void parking_after_fork();
 

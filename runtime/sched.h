@@ -170,7 +170,7 @@ void ask_service(uint32_t what);
 
 // Hooks of upper layers, set before start.
 struct RuntimeHooks {
-  void (*deliver_signals)(Fiber* f) = nullptr;  // leave(): pending, unblocked signals exist
+  void (*deliver_signals)(Fiber* f) = nullptr;  // leave(): pending, unblocked signals exist, or cancel_asked
   void (*fiber_ended)(Fiber* f) = nullptr;      // its life word says ended: wake joiners
   void (*last_fiber_ended)() = nullptr;         // no fiber is left
   void (*fiber_bound)(Fiber* f) = nullptr;  // bind_fiber(): the fiber itself, on its own kernel thread now

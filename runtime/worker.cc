@@ -309,9 +309,8 @@ void leave_to_program(Fiber* f) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   f->in_runtime.store(0, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (VTHR_UNLIKELY(
-          (f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed)) != 0))
-    hooks.deliver_signals(f);
+  uint64_t due = f->pending.load(std::memory_order_relaxed) & ~f->sigmask.load(std::memory_order_relaxed);
+  if (VTHR_UNLIKELY((due | f->cancel_asked.load(std::memory_order_relaxed)) != 0)) hooks.deliver_signals(f);
 }
 
 namespace {
