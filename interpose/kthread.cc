@@ -28,7 +28,7 @@ Fiber* fiber_with_tid(int tid) {
   fiber_each(
       [](Fiber* f, void* arg) {
         auto* s = static_cast<Find*>(arg);
-        if (f->tid == s->tid && f->life.load(std::memory_order_acquire) != kFree) s->found = f;
+        if (f->tid == s->tid && !fiber_has_ended(f)) s->found = f;
       },
       &find);
   return find.found;
@@ -45,6 +45,15 @@ int change(Fiber* f, const char* name, Call call) {
     return ENOTSUP;
   }
   return static_cast<int>(-call(tid));
+}
+
+// What the kernel refuses whoever asks.
+bool valid_priority(int policy, int priority) {
+  policy &= ~SCHED_RESET_ON_FORK;
+  if (policy < 0) return false;
+  long least = sys_call(SYS_sched_get_priority_min, policy),
+       most = sys_call(SYS_sched_get_priority_max, policy);
+  return least >= 0 && priority >= least && priority <= most;
 }
 
 long get_affinity(Fiber* f, size_t size, cpu_set_t* set) {
@@ -68,38 +77,73 @@ clockid_t clock_of(Fiber* f) {
 
 using namespace vthr;
 
-VTHR_EXPORT int pthread_getaffinity_np(pthread_t id, size_t size, cpu_set_t* set) noexcept {
+// Programs older than glibc 2.3.4 call versions without a size.
+constexpr size_t kOldSize = 128;
+using GetOf = int (*)(pthread_t, size_t, cpu_set_t*);
+using SetOf = int (*)(pthread_t, size_t, const cpu_set_t*);
+using GetByTid = int (*)(pid_t, size_t, cpu_set_t*);
+using SetByTid = int (*)(pid_t, size_t, const cpu_set_t*);
+
+VTHR_EXPORT int getaffinity_new(pthread_t id, size_t size, cpu_set_t* set) {
   Fiber* f = fiber_of(id);
-  return f == nullptr ? REAL(pthread_getaffinity_np)(id, size, set)
+  return f == nullptr ? REAL_AS(GetOf, getaffinity_new)(id, size, set)
                       : static_cast<int>(-get_affinity(f, size, set));
 }
+VTHR_EXPORT int getaffinity_234(pthread_t id, size_t size, cpu_set_t* set) {
+  return getaffinity_new(id, size, set);
+}
+VTHR_EXPORT int getaffinity_old(pthread_t id, cpu_set_t* set) { return getaffinity_new(id, kOldSize, set); }
 
-VTHR_EXPORT int pthread_setaffinity_np(pthread_t id, size_t size, const cpu_set_t* set) noexcept {
+VTHR_EXPORT int setaffinity_new(pthread_t id, size_t size, const cpu_set_t* set) {
   Fiber* f = fiber_of(id);
-  if (f == nullptr) return REAL(pthread_setaffinity_np)(id, size, set);
+  if (f == nullptr) return REAL_AS(SetOf, setaffinity_new)(id, size, set);
   return change(f, "pthread_setaffinity_np of another thread", [&](int tid) {
     return sys_call(SYS_sched_setaffinity, tid, static_cast<long>(size), sys_arg(set));
   });
 }
-
-VTHR_EXPORT int sched_getaffinity(pid_t pid, size_t size, cpu_set_t* set) noexcept {
-  Fiber* f = fiber_with_tid(pid);
-  if (f == nullptr) return REAL(sched_getaffinity)(pid, size, set);
-  return static_cast<int>(libc_result(get_affinity(f, size, set)));
+VTHR_EXPORT int setaffinity_234(pthread_t id, size_t size, const cpu_set_t* set) {
+  return setaffinity_new(id, size, set);
+}
+VTHR_EXPORT int setaffinity_old(pthread_t id, const cpu_set_t* set) {
+  return setaffinity_new(id, kOldSize, set);
 }
 
-VTHR_EXPORT int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t* set) noexcept {
+VTHR_EXPORT int sched_getaffinity_new(pid_t pid, size_t size, cpu_set_t* set) {
   Fiber* f = fiber_with_tid(pid);
-  if (f == nullptr) return REAL(sched_setaffinity)(pid, size, set);
+  if (f == nullptr) return REAL_AS(GetByTid, sched_getaffinity_new)(pid, size, set);
+  return static_cast<int>(libc_result(get_affinity(f, size, set)));
+}
+VTHR_EXPORT int sched_getaffinity_old(pid_t pid, cpu_set_t* set) {
+  return sched_getaffinity_new(pid, kOldSize, set);
+}
+
+VTHR_EXPORT int sched_setaffinity_new(pid_t pid, size_t size, const cpu_set_t* set) {
+  Fiber* f = fiber_with_tid(pid);
+  if (f == nullptr) return REAL_AS(SetByTid, sched_setaffinity_new)(pid, size, set);
   int err = change(f, "sched_setaffinity of another thread", [&](int tid) {
     return sys_call(SYS_sched_setaffinity, tid, static_cast<long>(size), sys_arg(set));
   });
   return static_cast<int>(libc_result(-err));
 }
+VTHR_EXPORT int sched_setaffinity_old(pid_t pid, const cpu_set_t* set) {
+  return sched_setaffinity_new(pid, kOldSize, set);
+}
+
+__asm__(".symver getaffinity_new, pthread_getaffinity_np@@GLIBC_2.32");
+__asm__(".symver getaffinity_234, pthread_getaffinity_np@GLIBC_2.3.4");
+__asm__(".symver getaffinity_old, pthread_getaffinity_np@GLIBC_2.3.3");
+__asm__(".symver setaffinity_new, pthread_setaffinity_np@@GLIBC_2.34");
+__asm__(".symver setaffinity_234, pthread_setaffinity_np@GLIBC_2.3.4");
+__asm__(".symver setaffinity_old, pthread_setaffinity_np@GLIBC_2.3.3");
+__asm__(".symver sched_getaffinity_new, sched_getaffinity@@GLIBC_2.3.4");
+__asm__(".symver sched_getaffinity_old, sched_getaffinity@GLIBC_2.3.3");
+__asm__(".symver sched_setaffinity_new, sched_setaffinity@@GLIBC_2.3.4");
+__asm__(".symver sched_setaffinity_old, sched_setaffinity@GLIBC_2.3.3");
 
 VTHR_EXPORT int pthread_getschedparam(pthread_t id, int* policy, sched_param* param) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_getschedparam)(id, policy, param);
+  if (fiber_has_ended(f)) return ESRCH;
   int tid = kernel_tid_of(f);
   long p = sys_call(SYS_sched_getscheduler, tid < 0 ? 0 : tid);
   if (p < 0) return static_cast<int>(-p);
@@ -110,6 +154,8 @@ VTHR_EXPORT int pthread_getschedparam(pthread_t id, int* policy, sched_param* pa
 VTHR_EXPORT int pthread_setschedparam(pthread_t id, int policy, const sched_param* param) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_setschedparam)(id, policy, param);
+  if (fiber_has_ended(f)) return ESRCH;
+  if (!valid_priority(policy, param->sched_priority)) return EINVAL;
   // what every unbound fiber has already
   if (!f->bound && policy == SCHED_OTHER && param->sched_priority == 0) return 0;
   return change(f, "pthread_setschedparam of another thread",
@@ -119,6 +165,8 @@ VTHR_EXPORT int pthread_setschedparam(pthread_t id, int policy, const sched_para
 VTHR_EXPORT int pthread_setschedprio(pthread_t id, int priority) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_setschedprio)(id, priority);
+  if (fiber_has_ended(f)) return ESRCH;
+  if (!f->bound && !valid_priority(SCHED_OTHER, priority)) return EINVAL;
   sched_param param{};
   param.sched_priority = priority;
   if (!f->bound && priority == 0) return 0;
@@ -129,7 +177,7 @@ VTHR_EXPORT int pthread_setschedprio(pthread_t id, int priority) noexcept {
 VTHR_EXPORT int pthread_getcpuclockid(pthread_t id, clockid_t* clock) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_getcpuclockid)(id, clock);
-  if (f->life.load(std::memory_order_acquire) == kFree) return ESRCH;
+  if (fiber_has_ended(f)) return ESRCH;
   fiber_cpu_time(f);  // the accounting begins now
   *clock = clock_of(f);
   return 0;

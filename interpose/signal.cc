@@ -305,9 +305,10 @@ void notify(Fiber* f) {
 }
 
 int kill_fiber(Fiber* f, int sig, const siginfo_t* info) {
-  if (sig < 0 || sig > kSignals || sig == kSigRuntime || sig == kSigSetxid) return EINVAL;
-  uint32_t life = f->life.load(std::memory_order_acquire);
-  if (sig == 0 || life == kEnded || life == kFree) return 0;
+  if (sig == kSigRuntime || sig == kSigSetxid) return EINVAL;
+  if (fiber_has_ended(f)) return 0;  // glibc does not ask the kernel then what it thinks of the number
+  if (sig < 0 || sig > kSignals) return EINVAL;
+  if (sig == 0) return 0;
   bool blocked = (f->sigmask.load(std::memory_order_seq_cst) & sig_bit(sig)) != 0;
   bool waited_for = (f->waits_for.load(std::memory_order_seq_cst) & sig_bit(sig)) != 0;
   KernelAction a{};
@@ -424,14 +425,25 @@ VTHR_EXPORT int sigpending(sigset_t* set) noexcept {
   return 0;
 }
 
-VTHR_EXPORT int pthread_kill(pthread_t id, int sig) noexcept {
+using KillFn = int (*)(pthread_t, int);
+VTHR_EXPORT int kill_new(pthread_t id, int sig) {
   Fiber* f = fiber_of(id);
-  return f != nullptr ? kill_fiber(f, sig) : REAL(pthread_kill)(id, sig);
+  return f != nullptr ? kill_fiber(f, sig) : REAL_AS(KillFn, kill_new)(id, sig);
 }
+// Of programs older than glibc 2.34: a thread that has ended is not found.
+VTHR_EXPORT int kill_old(pthread_t id, int sig) {
+  Fiber* f = fiber_of(id);
+  if (f == nullptr) return REAL_AS(KillFn, kill_old)(id, sig);
+  int err = kill_fiber(f, sig);
+  return err == 0 && fiber_has_ended(f) ? ESRCH : err;
+}
+__asm__(".symver kill_new, pthread_kill@@GLIBC_2.34");
+__asm__(".symver kill_old, pthread_kill@GLIBC_2.2.5");
 
 VTHR_EXPORT int pthread_sigqueue(pthread_t id, int sig, const sigval value) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_sigqueue)(id, sig, value);
+  if (fiber_has_ended(f)) return ESRCH;
   siginfo_t info{};
   info.si_signo = sig;
   info.si_code = SI_QUEUE;

@@ -280,6 +280,7 @@ VTHR_EXPORT int pthread_setname_np(pthread_t id, const char* name) noexcept {
   if (f == nullptr) return REAL(pthread_setname_np)(id, name);
   size_t n = strnlen(name, sizeof f->name);
   if (n == sizeof f->name) return ERANGE;
+  if (fiber_has_ended(f)) return ENOENT;  // glibc opens a file of /proc
   memset(f->name, 0, sizeof f->name);
   memcpy(f->name, name, n);
   return 0;
@@ -288,7 +289,8 @@ VTHR_EXPORT int pthread_setname_np(pthread_t id, const char* name) noexcept {
 VTHR_EXPORT int pthread_getname_np(pthread_t id, char* name, size_t size) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_getname_np)(id, name, size);
-  if (size < strlen(f->name) + 1) return ERANGE;
+  if (size < sizeof f->name) return ERANGE;
+  if (fiber_has_ended(f)) return ENOENT;
   strcpy(name, f->name);
   return 0;
 }

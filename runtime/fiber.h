@@ -123,6 +123,12 @@ inline bool cancel_due(const Fiber* f) {
          f->no_cancel == 0;
 }
 
+// Only joining is left of it. Any thread that may use its pthread_t.
+inline bool fiber_has_ended(const Fiber* f) {
+  uint32_t life = f->life.load(std::memory_order_acquire);
+  return life == kEnded || life == kFree;
+}
+
 struct FiberAttr {
   size_t stack_bytes = 0, guard_bytes = 0;
   void* user_stack_low = nullptr;  // the program's own stack memory (pthread_attr_setstack)
