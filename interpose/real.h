@@ -9,10 +9,12 @@ namespace vthr {
 
 enum RealIndex : unsigned {
 #define EXPORT(name)
+#define PASS(name, test)
 #define HOOK(name) real_##name,
 #define HOOK_VER(name, impl, version) real_##impl,
 #include "interpose/symbols.def"
 #undef EXPORT
+#undef PASS
 #undef HOOK
 #undef HOOK_VER
   kRealCount
@@ -22,6 +24,12 @@ extern void* real_table[kRealCount];
 void real_init();                   // constructor, or the first call before it
 void* real_find(const char* name);  // dlsym(RTLD_NEXT, name); constructor only
 void* real_find_default(const char* name);
+// dlsym, or with a version dlvsym; as called by this library. Any thread.
+void* real_find_in(void* handle, const char* name, const char* version);
+bool real_is_libc(const void* p);     // an address inside libc
+bool real_is_program(const void* p);  // inside the program itself
+void* own_symbol(
+    const char* name);  // what this library exports by that name, of whatever version, or nullptr
 
 inline void* real_get(RealIndex i) {
   if (__builtin_expect(real_table[i] == nullptr, 0)) real_init();
