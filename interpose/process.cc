@@ -118,17 +118,24 @@ VTHR_EXPORT int initgroups(const char* user, gid_t group) {
   return with_worker_tcb(f, [&]() -> long { return REAL(initgroups)(user, group); });
 }
 
-VTHR_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                            const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  AsThread as(fiber_here());
-  return REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
-}
+// The versions for programs older than glibc 2.15 give a file that is no program to the shell.
+using Spawn = int (*)(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                      char* const*, char* const*);
+#define SPAWN_CALL(name)                                                                        \
+  VTHR_EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \
+                       const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) { \
+    AsThread as(fiber_here());                                                                  \
+    return REAL_AS(Spawn, name)(pid, path, actions, attr, argv, envp);                          \
+  }
 
-VTHR_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  AsThread as(fiber_here());
-  return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
-}
+SPAWN_CALL(spawn_new)
+SPAWN_CALL(spawn_old)
+SPAWN_CALL(spawnp_new)
+SPAWN_CALL(spawnp_old)
+__asm__(".symver spawn_new, posix_spawn@@GLIBC_2.15");
+__asm__(".symver spawn_old, posix_spawn@GLIBC_2.2.5");
+__asm__(".symver spawnp_new, posix_spawnp@@GLIBC_2.15");
+__asm__(".symver spawnp_old, posix_spawnp@GLIBC_2.2.5");
 
 VTHR_EXPORT FILE* popen(const char* command, const char* mode) {
   AsThread as(fiber_here());
@@ -178,7 +185,14 @@ VTHR_EXPORT void exit(int code) noexcept {
   __builtin_unreachable();
 }
 
-VTHR_EXPORT void quick_exit(int code) noexcept {
-  REAL(quick_exit)(code);
+// The one for programs older than glibc 2.24 runs the destructors of the calling thread first.
+VTHR_EXPORT void quick_exit_new(int code) {
+  REAL_AS(void (*)(int), quick_exit_new)(code);
   __builtin_unreachable();
 }
+VTHR_EXPORT void quick_exit_old(int code) {
+  REAL_AS(void (*)(int), quick_exit_old)(code);
+  __builtin_unreachable();
+}
+__asm__(".symver quick_exit_new, quick_exit@@GLIBC_2.24");
+__asm__(".symver quick_exit_old, quick_exit@GLIBC_2.10");
