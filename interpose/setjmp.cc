@@ -8,7 +8,6 @@
 #include "interpose/signal.h"
 
 extern "C" {
-int __sigsetjmp(struct __jmp_buf_tag* env, int save) noexcept;
 [[noreturn]] void __longjmp_chk(struct __jmp_buf_tag* env, int value);
 __attribute__((visibility("hidden"))) void* vthr_real_sigsetjmp;
 }
@@ -75,19 +74,19 @@ extern "C" __attribute__((visibility("hidden"))) void* vthr_before_sigsetjmp(__j
   return vthr_real_sigsetjmp;
 }
 
-VTHR_EXPORT void longjmp(__jmp_buf_tag* env, int value) noexcept(false) {
+VTHR_EXPORT void longjmp(__jmp_buf_tag* env, int value) noexcept {
   before_jump(env);
   REAL(longjmp)(env, value);
   __builtin_unreachable();
 }
 
-VTHR_EXPORT void _longjmp(__jmp_buf_tag* env, int value) noexcept(false) {
+VTHR_EXPORT void _longjmp(__jmp_buf_tag* env, int value) noexcept {
   before_jump(env);
   REAL(_longjmp)(env, value);
   __builtin_unreachable();
 }
 
-VTHR_EXPORT void siglongjmp(__jmp_buf_tag* env, int value) noexcept(false) {
+VTHR_EXPORT void siglongjmp(__jmp_buf_tag* env, int value) noexcept {
   before_jump(env);
   REAL(siglongjmp)(env, value);
   __builtin_unreachable();

@@ -8,8 +8,6 @@
 #include <csignal>
 #include <cstring>
 
-extern "C" int tgkill(pid_t process, pid_t thread, int sig) noexcept;
-
 namespace vthr {
 
 namespace {
@@ -67,6 +65,7 @@ VTHR_NOINLINE void invoke_with_own_context(Call* call, void* top, uint64_t* mask
   REAL(getcontext)(&own);
   call->context = &own;  // cppcheck-suppress autoVariables
   invoke(call, top, mask);
+  call->context = nullptr;
 }
 
 // The next signal that is due, with its action; the mask for its handler is in force. 0: none. No other may be taken in
@@ -460,7 +459,7 @@ VTHR_EXPORT int raise(int sig) noexcept {
 
 VTHR_EXPORT int gsignal(int sig) noexcept { return raise(sig); }
 
-VTHR_EXPORT int tgkill(pid_t process, pid_t thread, int sig) noexcept {
+VTHR_EXPORT int tgkill(pid_t process, pid_t thread, int sig) {
   if (thread < kFirstTid || !sched_running()) return REAL(tgkill)(process, thread, sig);
   if (process != static_cast<pid_t>(sys_call(SYS_getpid))) return as_errno(ESRCH);
   return as_errno(-kill_fiber_tid(thread, sig));
