@@ -100,7 +100,6 @@ class EpollEngine final : public Engine, public FileKeeper {
   }
 
   int bell_fd() const override { return __atomic_load_n(&bell_, __ATOMIC_RELAXED); }
-
   void new_owner() override {}  // nothing of it belongs to a thread, but the timer, which moves by itself
 
   bool has_work() const override {
