@@ -206,6 +206,8 @@ void on_runtime_signal(int sig, siginfo_t* info, void* context) {
     return;
   }
   if (ours && what == kAskDeliver) {
+    Worker* w = f != nullptr ? f->worker.load(std::memory_order_relaxed) : this_worker;
+    if (w != nullptr) w->deliver_asked.store(false, std::memory_order_seq_cst);
     // Inside the runtime, or on another fiber by now: it stays pending for the next leave().
     if (f != nullptr && f->in_runtime.load(std::memory_order_relaxed) == 0 && due_signals(f) != 0) {
       bool before = f->no_restart;
@@ -296,11 +298,20 @@ void deliver_signals(Fiber* f) {
   if (VTHR_UNLIKELY(f->cancel_asked.exchange(0, std::memory_order_acq_rel) != 0)) cancel_from_signal(f);
 }
 
+namespace {
+// The kernel queues each signal 32, and runs the handlers of all that came meanwhile one inside the other: on a thread that
+// had no CPU for a while thousands of them would fill the stack. So one at a time is under way, as with any plain signal.
+void ask_to_deliver(Worker* w) {
+  if (w->deliver_asked.exchange(true, std::memory_order_seq_cst)) return;
+  if (!signal_worker(w, kAskDeliver)) w->deliver_asked.store(false, std::memory_order_seq_cst);
+}
+}  // namespace
+
 void notify(Fiber* f) {
   interrupt_wait(f, false);
   if (f == current) return;
   Worker* w = f->worker.load(std::memory_order_relaxed);
-  if (w != nullptr && w->running.load(std::memory_order_relaxed) == f) signal_worker(w, kAskDeliver);
+  if (w != nullptr && w->running.load(std::memory_order_relaxed) == f) ask_to_deliver(w);
 }
 
 int kill_fiber(Fiber* f, int sig, const siginfo_t* info) {

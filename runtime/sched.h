@@ -53,6 +53,9 @@ struct alignas(kCacheLine) Worker {
   void* tcb = nullptr;
   int tid = 0;
   AltStack altstack;  // what the kernel has for this thread: the last fiber's
+  // A kAskDeliver is on its way to this thread: set by who sends one, cleared by the handler before it looks. Pairs: who finds
+  // it set made its signal pending before; the handler reads the pending ones after it cleared it (both seq_cst).
+  std::atomic<bool> deliver_asked{false};
   enum After : uint8_t {
     kNothing,
     kPark,
@@ -184,7 +187,7 @@ void sysmon_poke();  // an idle runtime got work; cheap when sysmon is awake. An
 void sysmon_after_fork();
 // The runtime's own signal (kSigRuntime) to a worker, for one of three purposes. Any thread.
 constexpr uintptr_t kAskSample = 0x76746801, kAskDeliver = 0x76746802, kAskCancel = 0x76746803;
-void signal_worker(Worker* w, uintptr_t what);
+bool signal_worker(Worker* w, uintptr_t what);  // false: the kernel has no room for it
 // The handler's answer to kAskSample. Async-signal-safe.
 void sysmon_sampled(uint64_t pc, uint64_t sp, uint64_t fp);
 

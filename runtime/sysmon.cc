@@ -383,13 +383,13 @@ void sysmon_sampled(uint64_t pc, uint64_t sp, uint64_t fp) {
   sample.state.store(2, std::memory_order_release);
 }
 
-void signal_worker(Worker* w, uintptr_t what) {
+bool signal_worker(Worker* w, uintptr_t what) {
   siginfo_t info{};
   info.si_signo = kSigRuntime;
   info.si_code = SI_QUEUE;
   info.si_pid = static_cast<pid_t>(sys_call(SYS_getpid));
   info.si_value.sival_ptr = reinterpret_cast<void*>(what);
-  sys_call(SYS_rt_tgsigqueueinfo, info.si_pid, w->tid, kSigRuntime, sys_arg(&info));
+  return sys_call(SYS_rt_tgsigqueueinfo, info.si_pid, w->tid, kSigRuntime, sys_arg(&info)) == 0;
 }
 
 bool sysmon_start() {
