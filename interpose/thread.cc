@@ -222,7 +222,7 @@ VTHR_EXPORT int pthread_join(pthread_t id, void** result) {
 VTHR_EXPORT int pthread_tryjoin_np(pthread_t id, void** result) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_tryjoin_np)(id, result);
-  if (f->life.load(std::memory_order_acquire) == kJoinable) return f == current ? EDEADLK : EBUSY;
+  if (!fiber_has_ended(f)) return EBUSY;
   return join(f, result, kNever);
 }
 
@@ -241,11 +241,15 @@ VTHR_EXPORT int pthread_timedjoin_np(pthread_t id, void** result, const timespec
 VTHR_EXPORT int pthread_detach(pthread_t id) noexcept {
   Fiber* f = fiber_of(id);
   if (f == nullptr) return REAL(pthread_detach)(id);
-  uint32_t s = kJoinable;
-  if (f->life.compare_exchange_strong(s, kDetached, std::memory_order_acq_rel)) return 0;
+  uint32_t s = f->life.load(std::memory_order_acquire);
   if (s == kDetached) return EINVAL;
   if (s == kFree) return ESRCH;
-  fiber_free(f);
+  // Who joins it keeps it: then there is nothing to do, as in glibc.
+  void* nobody = nullptr;
+  if (!f->joiner.compare_exchange_strong(nobody, f->tcb, std::memory_order_acq_rel))
+    return nobody == f->tcb ? EINVAL : 0;
+  s = kJoinable;
+  if (!f->life.compare_exchange_strong(s, kDetached, std::memory_order_acq_rel)) fiber_free(f);
   return 0;
 }
 
