@@ -246,11 +246,11 @@ int lock_any(pthread_mutex_t* m, const Until& until, unsigned users = 1) {
 
 VTHR_NOINLINE int lock_slow(pthread_mutex_t* m) { return lock_any(m, Until{}); }
 
-// EPERM: not the caller's to unlock.
+// EPERM: not the caller's to unlock. Owners of glibc's mutexes go by the tid in the TCB, which of a bound fiber is the kernel's.
 int may_unlock(const pthread_mutex_t* m, int kind) {
   int type = kind & kType;
   bool owned = type == kRecursive || type == kErrorcheck || (kind & (kInherit | kRobust)) != 0;
-  return owned && owner_of(m) != self_tid() ? EPERM : 0;
+  return owned && owner_of(m) != (is_ours(kind) ? self_tid() : tls_tid(tls_self())) ? EPERM : 0;
 }
 
 int unlock_any(pthread_mutex_t* m, int kind, unsigned users) {
