@@ -137,10 +137,12 @@ def discover(opt):
     def modes_of(kind, name, spec, script):
         modes = spec['modes'].split(',') if 'modes' in spec else \
             ['default'] if script else DEFAULT_MODES.get(kind, ['default', 'carriers1'])
-        if script or {'expect-mode', 'log'} & set(spec) or spec.get('threads') == 'no' or 'VTHR_IO' in spec['env']:
+        if {'expect-mode', 'log'} & set(spec) or spec.get('threads') == 'no' or 'VTHR_IO' in spec['env']:
             return modes
         if opt.all_modes or opt.long:
-            return modes + [mode for mode in ENGINE_MODES if mode not in modes]
+            return modes + [mode for mode in ENGINE_MODES[:1 if script else 2] if mode not in modes]
+        if script:
+            return modes
         return modes + [mode for names, mode in ENGINE_MODES_OF.items() if {kind, name} & set(names.split())]
 
     for kind in dict.fromkeys(NATIVE_KINDS + PROGRAM_KINDS + SCRIPT_KINDS):
