@@ -26,7 +26,7 @@ namespace vthr {
 
 namespace {
 
-constexpr int64_t kSureAfter = 100 * kMilli;
+constexpr int64_t kSureAfter = kSecond;
 constexpr uint32_t kSteady = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr int64_t kShortNap = kMilli, kLongNap = 16 * kMilli;
 
