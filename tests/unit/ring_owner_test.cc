@@ -96,6 +96,7 @@ TEST_P(RingOwner, CompletionsOfASpinningPredecessor) {
   ASSERT_EQ(write(pair_[1], "abc", 3), 3);
   EXPECT_LT(wait_for(&receiving), 500 * kMilli);
   stop.store(true);
+  first_.join();  // it reads `stop`, which ends here
   EXPECT_EQ(receiving.res, 3);
 }
 
