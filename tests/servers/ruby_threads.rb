@@ -356,7 +356,7 @@ def signals
     Process.wait2(pid)[1].termsig
   end.value
   held = Thread.new do
-    pid = fork { trap('TERM') { exit!(7) }; $stdout.flush; puts '  child ready'; sleep }
+    pid = fork { puts '  child ready'; trap('TERM') { exit!(7) }; sleep }
     until_true { trapped?(pid) }
     Process.kill('TERM', pid)
     Process.wait2(pid)[1].exitstatus
