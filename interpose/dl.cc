@@ -3,7 +3,6 @@
 // and that one would meet fibers and locks that it does not understand. A look-up of what follows the caller (RTLD_NEXT)
 // stays as it is, but for the program's own: the libraries behind us that wrap a function mean libc's.
 #include <dlfcn.h>
-#include <cstring>
 
 #include "interpose/enter.h"
 
@@ -22,11 +21,11 @@ namespace {
 // Our hook in place of libc's function `found`, which is called `name`; nullptr: there is none.
 void* hook_for(const char* name, void* found) {
 #define HOOK_VER(hooked, impl, version) \
-  if (real_table[real_##impl] == found && strcmp(name, #hooked) == 0) return reinterpret_cast<void*>(&impl);
+  if (real_table[real_##impl] == found && real_same(name, #hooked)) return reinterpret_cast<void*>(&impl);
 #include "interpose/symbols.def"
 #undef HOOK_VER
 #define HOOK_VER(hooked, impl, version) \
-  if (strcmp(name, #hooked) == 0) return nullptr;  // another version of it, in which we have no part
+  if (real_same(name, #hooked)) return nullptr;  // another version of it, in which we have no part
 #include "interpose/symbols.def"
 #undef HOOK_VER
   return real_is_libc(found) ? own_symbol(name) : nullptr;
@@ -42,7 +41,7 @@ extern "C" __attribute__((visibility("hidden"), used)) void* vthr_pick_symbol(vo
                                                                               const char* version,
                                                                               const void* caller) {
   using namespace vthr;
-  if (VTHR_UNLIKELY(real_table[kRealCount - 1] == nullptr)) real_init();
+  real_find_loader();
   if (name == nullptr || own_symbol(name) == nullptr) return nullptr;
   if (handle == RTLD_DEFAULT && version == nullptr) return nullptr;  // finds ours, unless the program has one
   if (handle == RTLD_NEXT && (version == nullptr || !real_is_program(caller))) return nullptr;

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <sys/auxv.h>
 #include <cstdint>
-#include <cstring>
 
 extern "C" {
 // Where dl.cc's stubs go when a look-up is not ours to answer.
@@ -18,6 +18,19 @@ namespace vthr {
 void* real_table[kRealCount];
 
 namespace {
+
+// A sanitizer in the program looks its own functions up before its string functions, which would be ours too, can be called.
+bool same(const char* a, const char* b) {
+  while (*a != 0 && *a == *b) a++, b++;
+  return *a == *b;
+}
+bool ends_with(const char* text, const char* end) {
+  const char* tail = text;
+  for (const char* s = text; *s != 0; s++) {
+    if (*s == '/') tail = s + 1;
+  }
+  return same(tail, end);
+}
 
 // An object in memory, and its defined symbols by the GNU hash table that every linker makes.
 struct Object {
@@ -61,7 +74,7 @@ struct Object {
     for (;; i++) {
       uint32_t have = chain[i - first];
       const ElfW(Sym)& s = symbols[i];
-      if ((have | 1) == (h | 1) && s.st_shndx != SHN_UNDEF && strcmp(strings + s.st_name, name) == 0)
+      if ((have | 1) == (h | 1) && s.st_shndx != SHN_UNDEF && same(strings + s.st_name, name))
         return reinterpret_cast<void*>(base + s.st_value);
       if ((have & 1) != 0) return nullptr;
     }
@@ -70,21 +83,34 @@ struct Object {
 
 Object program, libc, own;
 
+const ElfW(Phdr) * headers_of(const ElfW(Ehdr) * h) {
+  return reinterpret_cast<const ElfW(Phdr)*>(reinterpret_cast<uintptr_t>(h) + h->e_phoff);
+}
+
+// By the list that the loader keeps for debuggers: no function that anybody could stand in front of.
 void find_objects() {
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void*) {
-        if (program.high == 0) program.set(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum);  // the first
-        const char* name = info->dlpi_name != nullptr ? strrchr(info->dlpi_name, '/') : nullptr;
-        name = name != nullptr ? name + 1 : info->dlpi_name;
-        if (name == nullptr || strcmp(name, "libc.so.6") != 0) return 0;
-        libc.set(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum);
-        return 1;
-      },
-      nullptr);
-  auto* header = &__ehdr_start;
-  own.set(reinterpret_cast<uintptr_t>(header),
-          reinterpret_cast<const ElfW(Phdr)*>(reinterpret_cast<uintptr_t>(header) + header->e_phoff),
-          header->e_phnum);
+  own.set(reinterpret_cast<uintptr_t>(&__ehdr_start), headers_of(&__ehdr_start), __ehdr_start.e_phnum);
+  auto* headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  size_t n = getauxval(AT_PHNUM);
+  uintptr_t base = 0;
+  const ElfW(Dyn)* d = nullptr;
+  for (size_t i = 0; i < n; i++) {
+    if (headers[i].p_type == PT_PHDR) base = reinterpret_cast<uintptr_t>(headers) - headers[i].p_vaddr;
+  }
+  for (size_t i = 0; i < n; i++) {
+    if (headers[i].p_type == PT_DYNAMIC) d = reinterpret_cast<const ElfW(Dyn)*>(base + headers[i].p_vaddr);
+  }
+  program.set(base, headers, n);
+  const r_debug* debug = nullptr;
+  for (; d != nullptr && d->d_tag != DT_NULL; d++) {
+    if (d->d_tag == DT_DEBUG) debug = reinterpret_cast<const r_debug*>(d->d_un.d_ptr);
+  }
+  for (const link_map* l = debug != nullptr ? debug->r_map : nullptr; l != nullptr; l = l->l_next) {
+    if (l->l_name == nullptr || !ends_with(l->l_name, "libc.so.6")) continue;
+    auto* header = reinterpret_cast<const ElfW(Ehdr)*>(l->l_addr);
+    libc.set(l->l_addr, headers_of(header), header->e_phnum);
+    return;
+  }
 }
 
 void* look_up(void* handle, const char* name) {
@@ -97,10 +123,15 @@ void* look_up(void* handle, const char* name, const char* version) {
 }  // namespace
 
 // Our own dlsym stands in front of libc's, which is found without it.
-void real_init() {
+void real_find_loader() {
+  if (vthr_real_dlsym != nullptr) return;
   find_objects();
-  vthr_real_dlsym = libc.find("dlsym");
   vthr_real_dlvsym = libc.find("dlvsym");
+  vthr_real_dlsym = libc.find("dlsym");
+}
+
+void real_init() {
+  real_find_loader();
 #define EXPORT(name)
 #define PASS(name, test)
 #define HOOK(name) real_table[real_##name] = look_up(RTLD_NEXT, #name);
@@ -117,6 +148,7 @@ void* real_find_default(const char* name) { return look_up(RTLD_DEFAULT, name); 
 void* real_find_in(void* handle, const char* name, const char* version) {
   return version != nullptr ? look_up(handle, name, version) : look_up(handle, name);
 }
+bool real_same(const char* a, const char* b) { return same(a, b); }
 bool real_is_libc(const void* p) { return libc.contains(p); }
 bool real_is_program(const void* p) { return program.contains(p); }
 void* own_symbol(const char* name) { return own.find(name); }

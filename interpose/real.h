@@ -21,13 +21,15 @@ enum RealIndex : unsigned {
 };
 
 extern void* real_table[kRealCount];
-void real_init();                   // constructor, or the first call before it
+void real_init();         // constructor, or the first call before it
+void real_find_loader();  // only what looks up; for our dlsym, which may be called before anything else
 void* real_find(const char* name);  // dlsym(RTLD_NEXT, name); constructor only
 void* real_find_default(const char* name);
 // dlsym, or with a version dlvsym; as called by this library. Any thread.
 void* real_find_in(void* handle, const char* name, const char* version);
-bool real_is_libc(const void* p);     // an address inside libc
-bool real_is_program(const void* p);  // inside the program itself
+bool real_same(const char* a, const char* b);  // equal strings
+bool real_is_libc(const void* p);              // an address inside libc
+bool real_is_program(const void* p);           // inside the program itself
 void* own_symbol(
     const char* name);  // what this library exports by that name, of whatever version, or nullptr
 
