@@ -76,6 +76,7 @@ void fiber_main(Fiber* f) {
   tls_run_destructors();
   if (VTHR_UNLIKELY(current != f || !runtime_alive())) end_as_kernel_thread();
   signals_fiber_ends(f);
+  if (VTHR_UNLIKELY(f->bound)) tls_leave_robust(f->tcb);
   f->native_only++;  // it looks the loader's modules up under a lock of the runtime, so it must not park
   tls_recycle();
   f->native_only--;

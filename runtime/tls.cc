@@ -320,6 +320,34 @@ void tls_bind(void* tcb, int kernel_tid) {
   sys_call(SYS_set_robust_list, sys_arg(static_cast<char*>(tcb) + L.robust), 24);  // sizeof(robust_list_head)
 }
 int tls_tid(void* tcb) { return at<int>(tcb, L.tid); }
+// The kernel's exit_robust_list: words of glibc's mutexes hold the owner's tid, and bits for waiters and the owner's death.
+void tls_leave_robust(void* block) {
+  constexpr int kMost = 2048;  // as the kernel: a list that somebody damaged ends too
+  constexpr uint32_t kWaiters = 0x80000000, kOwnerDied = 0x40000000, kTid = 0x3fffffff;
+  char* tcb = static_cast<char*>(block);
+  char* head = tcb + L.robust;
+  auto tid = static_cast<uint32_t>(tls_tid(tcb));
+  bool inheriting = false;
+  auto entry = at<uintptr_t>(tcb, L.robust);
+  for (int i = 0; i < kMost && (entry & ~1ul) != reinterpret_cast<uintptr_t>(head); i++) {
+    auto* node = reinterpret_cast<char*>(entry & ~1ul);
+    auto* word = reinterpret_cast<uint32_t*>(node + L.robust_futex_offset);
+    bool inherits = (entry & 1) != 0;  // its waiters are the kernel's to choose from
+    entry = *reinterpret_cast<uintptr_t*>(node);
+    inheriting = inheriting || inherits;
+    uint32_t v = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (!inherits && (v & kTid) == tid) {
+      if (!__atomic_compare_exchange_n(word, &v, (v & kWaiters) | kOwnerDied, false, __ATOMIC_RELEASE,
+                                       __ATOMIC_RELAXED))
+        continue;
+      if ((v & kWaiters) != 0)
+        sys_call(SYS_futex, sys_arg(word), FUTEX_WAKE, 1);  // perhaps of another process
+      break;
+    }
+  }
+  if (!inheriting) at<char*>(tcb, L.robust) = head;
+}
+
 int* tls_cancelhandling(void* tcb) { return &at<int>(tcb, L.cancelhandling); }
 
 void tls_first_run() { ctype_init(); }

@@ -34,6 +34,9 @@ int tls_tid(void* tcb);
 // On a fresh kernel thread that a fiber will be bound to: glibc's own code finds the kernel's tid in the fiber's TCB, and only
 // there, and the kernel the fiber's robust mutexes.
 void tls_bind(void* tcb, int kernel_tid);
+// On a bound fiber, as its last use of locks: robust mutexes that it still holds are left to their next owners, as the kernel
+// does it when a thread ends. The kernel comes too late, after who joined the fiber may go on.
+void tls_leave_robust(void* tcb);
 // On the fiber, before its start function for the first time.
 void tls_first_run();
 // On the fiber at its end: C++ thread_local destructors, then the destructors of pthread keys in up to four rounds.
