@@ -203,9 +203,14 @@ int64_t report_after(int64_t age) {
   return age < kSecond ? kSecond : age < kReportEvery ? kReportEvery : age + kReportEvery;
 }
 
+// 1: the thread has its own descriptors, set by it once (release). The start waits for that, as for sysmon's.
+std::atomic<uint32_t> begun{0};
+
 void* thread_main(void*) {
   sys_call(SYS_prctl, PR_SET_NAME, sys_arg("vthr-diag"));
   files_take_table();
+  begun.store(1, std::memory_order_release);
+  sys_futex_wake(&begun);
   log_set_thread(sys_gettid());
   modules_start();
   log_open();
@@ -264,10 +269,13 @@ void diag_started(const char* native_why, const LibcCoverage& libc) {
   files_probe();
   end_word.store(kNone, std::memory_order_relaxed);
   phase.store(Phase::fibers, std::memory_order_release);
+  begun.store(0, std::memory_order_relaxed);
   if (hooks.make_thread(thread_main, nullptr) != 0) {
     phase.store(Phase::native, std::memory_order_release);
     diag_line(kLogError, "the kernel refused the diagnostics thread: no pin events, no report");
+    return;
   }
+  while (begun.load(std::memory_order_acquire) == 0) sys_futex_wait(&begun, 0);
 }
 
 void diag_at_exit() {

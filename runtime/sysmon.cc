@@ -318,10 +318,16 @@ void more_workers(int64_t now) {
   ask_service(kServeWorker);
 }
 
+// 1: sysmon has its own descriptors, set by it once (release). The start waits for that: while the kernel makes the new table,
+// that holds the program's files, and what the program closes meanwhile would stay open (seen: no EPIPE).
+std::atomic<uint32_t> begun{0};
+
 void* sysmon_main(void*) {
   sys_call(SYS_prctl, PR_SET_NAME, sys_arg("vthr-sysmon"));
   sys_call(SYS_prctl, PR_SET_TIMERSLACK, 1);
   private_descriptors();
+  begun.store(1, std::memory_order_release);
+  sys_futex_wake(&begun);
   no_proc = sys_call(SYS_faccessat, AT_FDCWD, sys_arg("/proc/self/task"), F_OK) != 0;
   int64_t interval = kShortest;
   int quiet = 0, idle_rounds = 0;
@@ -394,7 +400,10 @@ bool signal_worker(Worker* w, uintptr_t what) {
 
 bool sysmon_start() {
   last_progress = now_ns();
-  return hooks.make_thread(sysmon_main, nullptr) == 0;
+  begun.store(0, std::memory_order_relaxed);
+  if (hooks.make_thread(sysmon_main, nullptr) != 0) return false;
+  while (begun.load(std::memory_order_acquire) == 0) sys_futex_wait(&begun, 0);
+  return true;
 }
 
 void sysmon_poke() {
