@@ -357,21 +357,24 @@ def signals
     Process.wait2(pid)[1].termsig
   end.value
   held = Thread.new do
-    pid = fork { puts '  child ready'; trap('TERM') { exit!(7) }; sleep }
-    until_true { trapped?(pid) }
+    reader, writer = IO.pipe
+    pid = fork { trap('TERM') { exit!(7) }; writer.puts('ready'); sleep }
+    reader.gets
     Process.kill('TERM', pid)
     Process.wait2(pid)[1].exitstatus
   end.value
   "#{others.sort.join(' ')}, #{interrupt}, #{by_signal}, #{held}"
 end
 
-def trapped?(pid)
-  File.read("/proc/#{pid}/status")[/^SigCgt:\s*(\h+)/, 1].hex & 1 << Signal.list['TERM'] - 1 != 0
-end
-
 # --- the ways to end -----------------------------------------------------------------------------------
 
 threads = ->(n) { Array.new(n) { Thread.new { sleep } } }
+# Main sleeps by then: what it prints of itself is the same each time.
+once_main_sleeps = lambda do |&act|
+  threads.(20)
+  Thread.new { until_true { Thread.main.status == 'sleep' }; act.call }
+  sleep
+end
 case ARGV[0]
 when nil
   part('threads') { sleepers_and_sockets }
@@ -389,38 +392,26 @@ when nil
   part('signals') { signals }
   at_exit { puts 'OK' }
 when 'exit'
-  threads.(20)
   at_exit { puts 'at_exit runs' }
-  Thread.new { exit 3 }
-  sleep
+  once_main_sleeps.call { exit 3 }
 when 'raises'
-  threads.(20)
   Thread.abort_on_exception = true
   at_exit { puts 'at_exit runs' }
-  Thread.new { raise 'nobody rescues this' }
-  sleep
+  once_main_sleeps.call { raise 'nobody rescues this' }
 when 'deadlock'
   lock = Mutex.new
   lock.lock
   Thread.new { lock.lock }
   Queue.new.pop
 when 'term', 'int', 'hup'
-  threads.(20)
   at_exit { puts "at_exit runs: #{$!.class}" }
-  Thread.new { Process.kill(ARGV[0].upcase, Process.pid) }
-  sleep
+  once_main_sleeps.call { Process.kill(ARGV[0].upcase, Process.pid) }
 when 'kill'
-  threads.(20)
-  Thread.new { Process.kill('KILL', Process.pid) }
-  sleep
+  once_main_sleeps.call { Process.kill('KILL', Process.pid) }
 when 'abort'
-  threads.(20)
-  Thread.new { sleep 0.01; abort 'abort says this' }
-  sleep
+  once_main_sleeps.call { abort 'abort says this' }
 when 'exec'
-  threads.(20)
-  Thread.new { exec('echo', 'another program') }
-  sleep
+  once_main_sleeps.call { exec('echo', 'another program') }
 when 'main-returns'
   threads.(20)
   Thread.new { begin; sleep; ensure; puts 'ensure runs'; end }.tap { |t| Thread.pass until t.status == 'sleep' }
