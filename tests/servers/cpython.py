@@ -35,10 +35,11 @@ LIMIT = 300 * float(os.environ.get('TIMEOUT_SCALE', '1'))  # seconds for one run
 LONG = int(os.environ.get('STRESS', '1')) > 1
 LIMIT *= 3 if LONG else 1
 
-# "test_name (test.test_module.Class.test_name)" or "Doctest: name", then on that line or a later one " ... ", what it prints, and the result
-HEAD = re.compile(r'^(?:\w+ \((test\.[\w.]+)\)|(Doctest: [\w.]+))(.*)$')
+# "test_name (test.test_module.Class.test_name)" or "Doctest: name", then on that line or a later one " ... ", what it prints, and
+# the result. "0.01s " of the test before may stand in front.
+HEAD = re.compile(r'^(?:[\d.]+s )?(?:\w+ \(((?:\w+\.)*test\.[\w.]+)\)|(Doctest: [\w.]+))(.*)$')
 RESULT = re.compile(r"(?:^|\s)(ok|FAIL|ERROR|skipped .*|expected failure|unexpected success)$")
-TROUBLE = re.compile(r'^(?:FAIL|ERROR): (\w+) \((test\.[\w.]+)\)')
+TROUBLE = re.compile(r'^(?:FAIL|ERROR): \w+ \(((?:\w+\.)*test\.[\w.]+)\)')
 
 
 def passed(text):
@@ -53,7 +54,7 @@ def passed(text):
             results[now] = ''
         trouble = TROUBLE.match(line)
         if trouble:
-            results[trouble.group(2)], now = 'FAIL', None
+            results[trouble.group(1)], now = 'FAIL', None
         found = RESULT.search(rest) if now else None
         if found and results[now] in ('', 'ok'):
             # one that failed in a part of it (a subtest) has failed
