@@ -42,10 +42,10 @@ long wait_for_child(Fiber* f, const Request& r, int options, const char* name, T
     bool nothing = false;
     long got = try_now(&nothing);
     if (!nothing || (options & WNOHANG) != 0) return got;
-    if (!engine_features.waitid || (options & __WNOTHREAD) != 0) return native_call(f, name, natively);
+    if (!engine_features.waitid || (options & __WNOTHREAD) != 0) return native_point(f, name, natively);
     long res = wait_request(f, r, Reason::child, kNever);
     if (res == -EINTR) return res;
-    if (res == -EINVAL) return native_call(f, name, natively);
+    if (res == -EINVAL) return native_point(f, name, natively);
   }
 }
 

@@ -357,8 +357,8 @@ long accept_any(Fiber* f, int fd, sockaddr* addr, socklen_t* len, int flags) {
   long got = wait_recv(f, r, Reason::accept, socket_deadline(fd, SO_RCVTIMEO), [&]() -> long {
     if (fd_nonblocking(fd)) return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags);
     if (engine_features.holds_files) return -EAGAIN;
-    return native_call(f, "accept",
-                       [=] { return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags); });
+    return native_point(f, "accept",
+                        [=] { return sys_call(SYS_accept4, fd, sys_arg(addr), sys_arg(len), flags); });
   });
   if (got >= 0) {
     fd_set_hint(static_cast<int>(got), FdKind::socket);
@@ -400,7 +400,7 @@ long connect_any(Fiber* f, int fd, const sockaddr* addr, socklen_t len) {
   r.off = len;
   long res = op_wait(f, r, Reason::connect, deadline);
   if (res == -EAGAIN && !engine_features.holds_files && (deadline == kNever || now_ns() < deadline))
-    res = native_call(f, "connect", [=] { return sys_call(SYS_connect, fd, sys_arg(addr), len); });
+    res = native_point(f, "connect", [=] { return sys_call(SYS_connect, fd, sys_arg(addr), len); });
   if (res == -ECANCELED) {
     cancel_here();
     res = await_connect(f, fd, deadline);  // it may not act here: the connection goes on
