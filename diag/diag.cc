@@ -203,6 +203,7 @@ int64_t report_after(int64_t age) {
   return age < kSecond ? kSecond : age < kReportEvery ? kReportEvery : age + kReportEvery;
 }
 
+constexpr int64_t kBeginPatience = kSecond;  // the program does not depend on this thread
 // 1: the thread has its own descriptors, set by it once (release). The start waits for that, as for sysmon's.
 std::atomic<uint32_t> begun{0};
 
@@ -275,7 +276,11 @@ void diag_started(const char* native_why, const LibcCoverage& libc) {
     diag_line(kLogError, "the kernel refused the diagnostics thread: no pin events, no report");
     return;
   }
-  while (begun.load(std::memory_order_acquire) == 0) sys_futex_wait(&begun, 0);
+  for (int64_t end = now_ns() + kBeginPatience; begun.load(std::memory_order_acquire) == 0;) {
+    int64_t left = end - now_ns();
+    if (left <= 0) break;
+    sys_futex_wait(&begun, 0, left);
+  }
 }
 
 void diag_at_exit() {

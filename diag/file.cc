@@ -41,7 +41,7 @@ constexpr uint64_t kBlocked =
 // signal that it would not have got without us.
 class NoSignals {
  public:
-  NoSignals() : old_(sys_set_sigmask(kBlocked)), pending_(pending()) {}
+  NoSignals() : old_(sys_block_signals(kBlocked)), pending_(pending()) {}
   ~NoSignals() {
     uint64_t ours = pending() & ~pending_;
     timespec zero{};

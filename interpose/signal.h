@@ -44,7 +44,7 @@ class Hushed {
       fiber_->in_runtime.store(1, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
-      mask_ = sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid)));
+      mask_ = sys_block_signals(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid)));
     }
   }
   ~Hushed() {

@@ -32,7 +32,7 @@ class Quiet {
                      ->state.compare_exchange_strong(s, kRuntime, std::memory_order_acq_rel);
     } else if (this_worker == nullptr) {
       mine_ = true;
-      old_mask_ = sys_set_sigmask(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid)));
+      old_mask_ = sys_block_signals(~(sig_bit(kSigRuntime) | sig_bit(kSigSetxid)));
     }
   }
   ~Quiet() {

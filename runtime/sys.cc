@@ -13,6 +13,12 @@ uint64_t sys_set_sigmask(uint64_t mask) {
   return old;
 }
 
+uint64_t sys_block_signals(uint64_t set) {
+  uint64_t old = 0;
+  sys_call(SYS_rt_sigprocmask, SIG_BLOCK, sys_arg(&set), sys_arg(&old), 8);
+  return old;
+}
+
 #ifdef __SANITIZE_THREAD__
 // By names that TSan knows: fresh memory has no past.
 void* sys_map(uint64_t bytes) {

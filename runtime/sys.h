@@ -47,6 +47,9 @@ inline uint64_t sig_bit(int sig) { return 1ull << (sig - 1); }
 
 // rt_sigprocmask(2) with SIG_SETMASK; returns the old mask.
 uint64_t sys_set_sigmask(uint64_t mask);
+// The same with SIG_BLOCK: on a thread of the program, which may have blocked what we leave open (libc's timer thread waits
+// for signal 32 by sigwaitinfo).
+uint64_t sys_block_signals(uint64_t set);
 
 // Anonymous private memory, zeroed, MAP_NORESERVE; nullptr when refused.
 void* sys_map(uint64_t bytes);

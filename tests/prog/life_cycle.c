@@ -12,12 +12,19 @@
 #include <semaphore.h>
 
 static sem_t go;
-static volatile int done;
+static volatile int done, passed; /* passed: threads that have got a go */
 
 static void* until_go(void* value) {
   while (sem_wait(&go) != 0) {
   }
+  __atomic_fetch_add(&passed, 1, __ATOMIC_SEQ_CST);
   return value;
+}
+/* For a thread that cannot be joined: the go is for it, not for the next one. */
+static void let_go(void) {
+  int before = passed;
+  sem_post(&go);
+  CHECK(EVENTUALLY(passed == before + 1), "a thread that has been let go");
 }
 static void* at_once(void* value) { return value; }
 
@@ -49,7 +56,7 @@ static void* all(void* unused) {
   printf("detach %d", pthread_detach(t));
   printf(", again %d, join %d\n", pthread_detach(t), pthread_join(t, NULL));
   results("detached", t);
-  sem_post(&go);
+  let_go();
   t = start_thread(at_once, NULL);
   pause_ms(20);
   printf("detach of an ended thread %d\n", pthread_detach(t));
@@ -58,7 +65,7 @@ static void* all(void* unused) {
   pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
   NEED(pthread_create(&t, &a, until_go, NULL) == 0);
   printf("made detached: detach %d, join %d\n", pthread_detach(t), pthread_join(t, NULL));
-  sem_post(&go);
+  let_go();
 
   t = start_thread(until_go, NULL);
   printf("cancel %d", pthread_cancel(t));
