@@ -44,7 +44,7 @@ TEST_F(Handoff, ManyPinnedAtOnce) {
     all.add([&](Fiber*) { EXPECT_EQ(block_raw(300 * kMilli), 0); });
   }
   all.join_all();
-  EXPECT_LT(now_ns() - begun, 2 * kSecond) << "40 x 300 ms on 2 carriers";
+  EXPECT_LT(now_ns() - begun, 5 * kSecond) << "40 x 300 ms on 2 carriers are 6 s one after the other";
 }
 
 // A pinned fiber waits natively for what another one, which is runnable, does.
@@ -68,7 +68,7 @@ TEST_F(Handoff, APinnedFiberThatWaitsForAnother) {
 TEST_F(Handoff, CompletionsDuringAPin) {
   int fds[8][2];
   for (auto& p : fds) ASSERT_EQ(pipe(p), 0);
-  std::atomic<int> got{0};
+  std::atomic<int> got{0}, ended{0};
   Fibers all, pinned;
   for (auto& p : fds) {
     all.add([&, fd = p[0]](Fiber* f) {
@@ -83,14 +83,16 @@ TEST_F(Handoff, CompletionsDuringAPin) {
     });
   }
   usleep(20000);
-  int64_t begun = now_ns();
   for (int i = 0; i < 2; i++) {
-    pinned.add([&](Fiber*) { block_raw(900 * kMilli); });
+    pinned.add([&](Fiber*) {
+      block_raw(2 * kSecond);
+      ended.fetch_add(1);
+    });
   }
   usleep(30000);
   for (auto& p : fds) ASSERT_EQ(write(p[1], "x", 1), 1);
   EXPECT_TRUE(eventually([&] { return got.load() == 8; }));
-  EXPECT_LT(now_ns() - begun, 700 * kMilli) << "completions waited for the end of the pin";
+  EXPECT_EQ(ended.load(), 0) << "completions waited for the end of the pin";
   for (auto& p : fds) close(p[0]), close(p[1]);
 }
 
@@ -271,9 +273,9 @@ TEST_F(Handoff, IdleCostsNothing) {
   ASSERT_TRUE(eventually([&] { return unpark_all(&key) == 0 && fiber_live_count() <= 250; }));
   // and it wakes up again: a pin is seen although sysmon slept
   uint64_t handoffs = value(counters.handoffs);
-  for (int i = 0; i < 100 && value(counters.handoffs) == handoffs; i++) {  // it may get no CPU during a pin
+  for (int i = 0; i < 40 && value(counters.handoffs) == handoffs; i++) {  // it may get no CPU during a pin
     Fibers pinned;
-    for (int k = 0; k < 2; k++) pinned.add([](Fiber*) { block_raw(50 * kMilli); });
+    for (int k = 0; k < 2; k++) pinned.add([](Fiber*) { block_raw(300 * kMilli); });
     pinned.add([](Fiber* f) { sleep_for(f, kMilli); });
   }
   EXPECT_GT(value(counters.handoffs), handoffs);
