@@ -28,12 +28,7 @@ def run(program, order, config):
     return child, code
 
 
-LONG = os.environ.get('STRESS', '1') != '1'
 for program, config in itertools.product(PROGRAMS, CONFIGS):
-    # forks by several threads beside jemalloc's own threads: hung in some runs on a loaded machine, cause unknown yet;
-    # make check-long keeps looking
-    if not LONG and (program, config) == ('fork_threads', 'own threads'):
-        continue
     native, native_code = run(program, 'alone', config)
     expect(native_code == 0 and 'jemalloc statistics' in native.err, f'{program} with jemalloc alone', native.out + native.err[:300])
     for order in ('before', 'behind'):
